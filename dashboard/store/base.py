@@ -1,0 +1,153 @@
+"""What a store promises; the page, the overlays and the report know only this.
+
+Append a batch; ask a snapshot for the window of run x metric x step range x columns as
+min, max, first, last, mean and count per column. A snapshot never changes while others append.
+A second implementation on a distributed engine can stand behind the same two Protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor_core.batch import Batch
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class SeriesKey(NamedTuple):
+    """One writer's records: a run and one of its ranks."""
+
+    run: str
+    """Path of the run's directory relative to the log directory, ``.`` for the directory itself."""
+    rank: int
+
+
+class Appended(NamedTuple):
+    """What became of a batch."""
+
+    accepted: int
+    duplicates: int
+    """Rows whose (attempt, seq) was there already; they change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a series holds, kept up incrementally so that asking costs nothing."""
+
+    rows: int
+    first_step: int
+    last_step: int
+    first_timestamp: float
+    last_timestamp: float
+    """UTC seconds of the newest record in (attempt, seq) order."""
+    attempts: tuple[int, ...]
+    metrics: tuple[str, ...]
+    """In order of first appearance."""
+    last: Mapping[str, float]
+    """Newest value of each metric in (attempt, seq) order; NaN and infinities included."""
+    missing: int
+    """Records that gaps in ``seq`` show to be lost or not yet read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One uninterrupted stretch of steps: an attempt, or what follows a step that went back.
+
+    All arrays have shape ``(bins,)``, ordered by step, one entry per non-empty bin. Bins are aligned:
+    bin ``b`` covers steps ``[b * width, (b + 1) * width)``, so an old bin never changes its bounds.
+    Non-finite values are in no min, max, first, last or mean: they are listed on their own.
+    A bin with only non-finite values has ``count`` 0 and is left out.
+    """
+
+    attempt: int
+    superseded_from: int | None
+    """First step that a later segment wrote again: from there on this one is a ghost. None: nowhere."""
+    first_step: Ints
+    """First step with a finite value in the bin."""
+    last_step: Ints
+    min: Floats
+    max: Floats
+    first: Floats
+    last: Floats
+    mean: Floats
+    count: Ints
+    """Finite values in the bin."""
+    nonfinite_step: Ints
+    """Every step in the window whose value is NaN or infinite, shape ``(m,)``."""
+    nonfinite_value: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The answer to a ``WindowQuery``."""
+
+    width_steps: int
+    """Width of a bin: a power of two, the smallest that keeps the window within ``columns`` bins."""
+    rows: int
+    """Rows of the series at the time; pass it as ``since_rows`` to get only what came later."""
+    layout: int
+    """Changes when segments were cut anew (late files); then a delta cannot be applied."""
+    points: int
+    """Finite and non-finite values of the metric inside the window, before binning."""
+    segments: tuple[Segment, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowQuery:
+    """Which part of which curve, and how finely."""
+
+    series: SeriesKey
+    metric: str
+    columns: int
+    """Most bins wanted, at least 1; about the number of pixels."""
+    first_step: int | None = None
+    """Inclusive; None is the beginning."""
+    last_step: int | None = None
+    """Inclusive; None is the end, growing with the run."""
+    since_rows: int = 0
+    """Give only bins that rows from this one on touched (whole bins, not parts of them)."""
+
+
+class Snapshot(Protocol):
+    """An immutable view of the store."""
+
+    version: int
+    """Grows with every change."""
+
+    def series(self) -> tuple[SeriesKey, ...]:
+        """All series, sorted."""
+        ...
+
+    def extent(self, key: SeriesKey) -> Extent:
+        """Raises KeyError when there is no such series."""
+        ...
+
+    def window(self, query: WindowQuery) -> Window:
+        """Empty window when the metric or the range has no values; KeyError for no such series."""
+        ...
+
+    def column(self, key: SeriesKey, metric: str) -> tuple[Ints, Ints, Floats]:
+        """``(attempt, step, value)`` of every present value in (attempt, seq) order, full resolution."""
+        ...
+
+
+class Store(Protocol):
+    """Takes batches; one thread appends, any number read snapshots."""
+
+    def append(self, key: SeriesKey, batch: Batch) -> Appended:
+        """Take the rows that are new. Identity is (attempt, seq) within the series."""
+        ...
+
+    def drop(self, run: str) -> None:
+        """Forget a run whose directory is gone."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The newest state."""
+        ...

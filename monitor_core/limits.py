@@ -1,0 +1,26 @@
+"""Every cap and default number, each with its unit, its reason and its source."""
+
+from __future__ import annotations
+
+# --- monitor_config defaults (contract B) ---------------------------------------------------
+DEFAULT_LOG_DIR = "./logs"
+DEFAULT_COLLECT_FREQ_STEPS = 50  # steps per written batch; the article's example
+DEFAULT_MAX_FILE_SIZE_BYTES = 10_485_760  # 10 MiB; the article's remedy against growing memory
+DEFAULT_BUFFER_RECORDS = 4096  # about 4 MB of Python objects: a bound nobody notices
+
+# --- writing ----------------------------------------------------------------------------------
+FLUSH_INTERVAL_S = 1.0  # a slow training (1 step/s) must still look live in the dashboard
+CLOSE_TIMEOUT_S = 10.0  # a hung disk must not keep a finished training from exiting
+RETRY_INTERVAL_S = 1.0  # pause after a failed write: a full disk is polled, not hammered
+RECORD_BYTES_ESTIMATE = 512  # one JSON record with 15 metrics is about 450 bytes
+MAX_FILE_NUMBER = 99_999_999  # digits that still sort and parse; 10 MiB each is a petabyte
+
+# --- reading: caps applied before parsing, so that hostile files cost bounded memory --------
+MAX_LINE_BYTES = 1 << 20  # one JSON or CSV record; ours are below 1 kB
+MAX_FRAME_BYTES = 1 << 26  # one protobuf frame: 64 MiB, far above a 4,096-record batch
+MAX_METRICS = 4096  # columns per file; per-layer norms of the largest models stay below
+MAX_METRIC_NAME_CHARS = 256  # longer names are cut off by no reader, but fit no screen
+MAX_NESTED_BYTES = 1 << 16  # input shapes of one step as JSON
+MAX_STEP = 2**63 - 1  # steps travel as signed 64-bit integers
+READ_CHUNK_BYTES = 1 << 20  # bytes taken per read: one pread into page cache, bounded memory
+MAX_MANIFEST_BYTES = 1 << 20  # run.json
