@@ -1,1 +1,1 @@
-"""TODO"""
+"""The dashboard: reads log directories, never writes them."""

@@ -29,6 +29,9 @@ class MissingDependencyError(MsmonError, ImportError):
 class WriteError(MsmonError, OSError):
     """A write or fsync failed; the records concerned are not acknowledged."""
 
+    acknowledged: int = 0
+    """How many records of the call, from the first on, are written all the same."""
+
 
 class LogDirError(MsmonError, OSError):
     """A log directory is missing, not a directory, or not accessible."""

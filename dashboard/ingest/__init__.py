@@ -1,1 +1,1 @@
-"""TODO"""
+"""From the log directory into the store."""

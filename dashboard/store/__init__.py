@@ -1,1 +1,1 @@
-"""TODO"""
+"""Append-only columns and immutable snapshots."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""One file per source: a finished step becomes scalars."""

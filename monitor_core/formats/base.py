@@ -46,8 +46,11 @@ class Encoder(Protocol):
         """False when these records need a new file (CSV: a metric without a column)."""
         ...
 
-    def encode(self, records: Sequence[Record]) -> bytes:
-        """Bytes to write at (size of file - ``overlap``). ``records`` is never empty."""
+    def encode(self, records: Sequence[Record], *, first: bool) -> bytes:
+        """Bytes to write at (size of file - ``overlap``); ``first``: the file holds no record yet.
+
+        ``records`` is never empty. Encoding changes no state, so it may be tried and thrown away.
+        """
         ...
 
 

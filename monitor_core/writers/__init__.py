@@ -1,1 +1,1 @@
-"""TODO"""
+"""Bytes into the world."""
