@@ -35,7 +35,6 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "orjson": ("monitor_core/formats/json_array.py", "monitor_core/formats/protobuf.py", "dashboard/stream.py"),
     "google": ("monitor_core/formats/protobuf.py",),
     "psutil": ("monitor_core/collectors/", "dashboard/ingest/"),
-    "sortedcontainers": ("monitor_core/detectors/",),
     "yaml": ("monitor_core/config.py", "monitor_core/config_file.py"),
     "tomllib": ("monitor_core/config.py", "monitor_core/config_file.py"),
     "tomli": ("monitor_core/config.py", "monitor_core/config_file.py"),

@@ -38,15 +38,21 @@ class Finding:
 class Detector(Protocol):
     """A small state machine over one run and rank."""
 
-    name: str
-    inputs: tuple[str, ...]
-    """Metrics it looks at, in the order ``update`` gets them; the first is the one it speaks about."""
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Metrics it looks at, in the order ``update`` gets them; the first is the one it speaks about."""
+        ...
 
     def update(self, step: int, values: Sequence[float | None]) -> tuple[Finding, ...]:
         """Take one record; return the findings that began, grew in meaning, or ended with it.
 
-        A value is None when the record lacks that metric. A step that is not above the last one
-        means a resume: the detector starts its baseline anew.
+        A value is None when the record lacks that metric. A step that is not above the last one means a resume:
+        a detector with a baseline starts it anew (the article's rules, which know rows only, go on).
         """
         ...
 

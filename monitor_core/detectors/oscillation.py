@@ -1,0 +1,142 @@
+"""The article's loss oscillation (section 4.2): std / mean over a sliding window, as a table function and as a state machine.
+
+Both use one exact sum per window (``math.fsum``), so they give the same flags to the last bit; pandas' rolling std carries rounding
+errors on from values that have left its window, and agrees wherever that does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor_core.detectors.base import Finding
+from monitor_core.detectors.spans import Span, Spans
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WINDOW_ROWS = 100  # rows; the article
+THRESHOLD = 0.3  # std / mean, no unit; the article
+CONSECUTIVE = 5  # windows; contract F: the article's trigger "more than five in a row"
+_CHUNK_WINDOWS = 10_000  # bounds the memory of the vectorised form to 8 MB
+_DOUBT = 1e-6  # relative distance from the threshold within which the fast sum is not trusted
+
+
+def ratio_of(window: Iterable[float]) -> float:
+    """Sample standard deviation / mean; NaN unless every value is finite and the sums are."""
+    values = list(window)
+    try:
+        mean = math.fsum(values) / len(values)
+        variance = math.fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1)
+    except (OverflowError, ValueError):  # sums beyond the largest float; infinities of both signs
+        return math.nan
+    if not math.isfinite(mean):
+        return math.nan
+    if mean == 0.0:
+        return math.inf if variance > 0 else math.nan
+    return math.sqrt(variance) / mean
+
+
+def detect_loss_oscillation(
+    df: pd.DataFrame, window: int = WINDOW_ROWS, threshold: float = THRESHOLD
+) -> pd.Series[bool]:
+    """True where std / mean of the last ``window`` losses (sample std, NaN and infinities make it False) is above ``threshold``.
+
+    ``df``: a table with a ``loss`` column, as ``load_monitor_logs`` gives it, one row per step. Returns a boolean Series with its index.
+    Source: the article, section 4.2.
+    """
+    import pandas as pd
+
+    if window < 2:
+        raise ValueError(f"window: got {window}, expected at least 2 rows to take a standard deviation of")
+    losses = pd.to_numeric(df["loss"], errors="coerce").to_numpy(np.float64)
+    return pd.Series(_flags(losses, window, threshold), index=df.index, dtype=bool)
+
+
+def _flags(losses: NDArray[np.float64], window: int, threshold: float) -> NDArray[np.bool_]:
+    flags = np.zeros(len(losses), bool)
+    if len(losses) < window:
+        return flags
+    windows = np.lib.stride_tricks.sliding_window_view(losses, window)
+    for start in range(0, len(windows), _CHUNK_WINDOWS):
+        part = windows[start : start + _CHUNK_WINDOWS]
+        with np.errstate(all="ignore"):
+            mean = part.mean(axis=1)
+            ratio = part.std(axis=1, ddof=1) / mean
+            scale = np.abs(part).max(axis=1)
+        whole = np.isfinite(part).all(axis=1)
+        flag = whole & (ratio > threshold)
+        near = np.abs(ratio - threshold) <= _DOUBT * max(1.0, abs(threshold))
+        unsure = whole & (near | ~np.isfinite(ratio) | (np.abs(mean) <= _DOUBT * scale))
+        for row in np.flatnonzero(unsure):
+            flag[row] = ratio_of(part[row].tolist()) > threshold
+        flags[start + window - 1 : start + window - 1 + len(part)] = flag
+    return flags
+
+
+class LossOscillation:
+    """The same rule, one record at a time.
+
+    A finding begins at the first of ``CONSECUTIVE`` flagged windows in a row; flagged windows less than one window length apart
+    are one finding, as they share data. Rows count in the order they come, whatever their step, as in the article.
+    """
+
+    name = "article.loss_oscillation"
+    inputs = ("loss",)
+
+    def __init__(self, window: int = WINDOW_ROWS, threshold: float = THRESHOLD) -> None:
+        self.window = window
+        self.threshold = threshold
+        self.flag = False
+        """The rule's answer for the newest record."""
+        self._values: deque[float] = deque(maxlen=window)
+        self._finite = 0
+        self._row = -1
+        self._streak: list[tuple[int, int, float]] = []
+        self._spans = Spans(window)
+
+    def update(self, step: int, values: Sequence[float | None]) -> tuple[Finding, ...]:
+        """See ``Detector.update``."""
+        loss = values[0]
+        self._row += 1
+        value = math.nan if loss is None or not math.isfinite(loss) else loss
+        self._finite = 0 if math.isnan(value) else self._finite + 1
+        self._values.append(value)
+        ratio = ratio_of(self._values) if self._finite >= self.window else math.nan
+        self.flag = ratio > self.threshold
+        if not self.flag:
+            self._streak.clear()
+            return ()
+        if len(self._streak) == CONSECUTIVE:
+            self._spans.add(self._row, step, ratio)
+            return ()
+        self._streak.append((self._row, step, ratio))
+        if len(self._streak) < CONSECUTIVE:
+            return ()
+        before = len(self._spans.items)
+        for item in self._streak:
+            self._spans.add(*item)
+        return (self._finding(self._spans.items[-1]),) if len(self._spans.items) > before else ()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """See ``Detector.findings``."""
+        return tuple(self._finding(span) for span in self._spans.items)
+
+    def _finding(self, span: Span) -> Finding:
+        return Finding(
+            kind="loss_oscillation",
+            detector=self.name,
+            metric="loss",
+            severity="warning",
+            first_step=span.first_step,
+            last_step=span.last_step,
+            ongoing=self._spans.ongoing(span, self._row),
+            evidence={"ratio": span.peak, "threshold": self.threshold, "window": self.window, "windows": span.rows},
+            causes=("lr_too_high", "loss_falling_fast", "bad_batches"),
+            advice=("lower_lr",),
+        )
