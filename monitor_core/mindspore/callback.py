@@ -1,0 +1,281 @@
+"""``Monitor``: the callback that users hand to ``Model.train``.
+
+    on_train_begin . (epoch_begin . (step_begin . network . step_end)* . epoch_end)* . on_train_end
+
+Every hook is guarded: whatever goes wrong inside is logged once, counted, and never reaches the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mindspore
+from mindspore.train import Callback
+
+from monitor_core.clock import SystemClock
+from monitor_core.collectors.inputs import batch_samples, input_shapes
+from monitor_core.collectors.memory import DeviceMemory, HostUsage
+from monitor_core.collectors.outputs import ABSENT_OUTPUTS, collect_outputs
+from monitor_core.collectors.timing import StepTimer
+from monitor_core.config import MonitorConfig, from_mapping
+from monitor_core.config_file import read_config_file
+from monitor_core.detectors import Finding
+from monitor_core.detectors.texts import describe
+from monitor_core.errors import ConfigError
+from monitor_core.mindspore.config_view import ConfigView
+from monitor_core.mindspore.environment import device_memory, parameters_of, rank_and_size, user_language
+from monitor_core.mindspore.train_step import NO_OPTIMIZER, SKIPPED, TapReader, attach_tap
+from monitor_core.monitor import FlushReceipt, Recorder
+from monitor_core.record import NO_NESTED
+
+_log = logging.getLogger("msmon")
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+#: What may change while a training runs; the other fields decide about files that exist already.
+_LIVE_FIELDS = frozenset({"enable", "collect_freq", "debug", "responses", "export_options"})
+
+
+def _guarded(hook: _Hook) -> _Hook:
+    """Training first: an error in a hook is logged once per kind and counted, and the training goes on."""
+
+    @functools.wraps(hook)
+    def run(self: Monitor, *args: Any) -> Any:
+        try:
+            return hook(self, *args)
+        except Exception as error:
+            self._failed(hook.__name__, error)
+            return None
+
+    return run  # type: ignore[return-value]
+
+
+class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type information
+    """Records every training step; see the twelve fields of ``monitor_config`` in README.
+
+    ``Model(..., monitor=monitor)`` or ``model.train(..., callbacks=[monitor])``. Losses and weights of the training stay
+    bit-identical. Raises ConfigError (listing every problem) or LogDirError when it is built, never later.
+    """
+
+    def __init__(self, **monitor_config: object) -> None:
+        super().__init__()
+        self._settings = from_mapping(monitor_config)
+        self._clock = SystemClock()
+        self._recorder: Recorder | None = None
+        self._timer = StepTimer(self._clock)
+        self._host = HostUsage(self._clock)
+        self._device = DeviceMemory(*device_memory())
+        self._tap: TapReader | None = None
+        self._listening: Any = None
+        self._stop: Finding | None = None
+        self._stopped = False
+        self._hook_errors: dict[str, int] = {}
+        if self._settings.enable:
+            self._recorder = self._build()
+            print(f"msmon: writing to {self._recorder.directory}")
+
+    @classmethod
+    def from_config(cls, path: str | Path) -> Monitor:
+        """A Monitor from the ``monitor_config`` table of a TOML, YAML or JSON file."""
+        return cls(**read_config_file(path))
+
+    @property
+    def config(self) -> MonitorConfig:
+        """The configuration in force; frozen."""
+        return self._settings
+
+    @property
+    def _config(self) -> ConfigView:
+        """The article's spelling: item assignment is ``reconfigure``."""
+        return ConfigView(self)
+
+    @property
+    def hook_errors(self) -> Mapping[str, int]:
+        """Hook name to how often it failed (and was kept from the training)."""
+        return dict(self._hook_errors)
+
+    def reconfigure(self, **changes: object) -> None:
+        """Change fields; takes effect at the next step. Raises ConfigError for a wrong value.
+
+        While a training runs, the fields that decide about its files (``log_dir``, ``export_format``, ...) cannot change.
+        """
+        new = self._settings.replace(**changes)
+        old = self._settings.as_dict()
+        changed = {field for field, value in new.as_dict().items() if value != old[field]}
+        running = self._recorder is not None and self._recorder.is_open
+        if running and changed - _LIVE_FIELDS:
+            fixed = ", ".join(sorted(changed - _LIVE_FIELDS))
+            raise ConfigError(f"monitor_config: {fixed}: fixed while a training is recorded; change it before or after")
+        self._settings = new
+        if running and self._recorder is not None:
+            self._recorder.apply(new)
+        elif changed:
+            self._recorder = self._build() if new.enable else None
+
+    def register_hooks(self, train_network: Any) -> None:
+        """Bind the four hooks to a train network (``train_network.hook_list``) and put the tap before its optimizer.
+
+        ``Model`` and ``on_train_begin`` call it; a disabled Monitor binds none.
+        """
+        train_network.hook_list = []
+        if not self._settings.enable:
+            return
+        train_network.hook_list = [
+            self.on_train_step_begin,
+            self.on_train_step_end,
+            self.on_train_epoch_begin,
+            self.on_train_epoch_end,
+        ]
+        options = self._settings.export_options
+        if options["include_grad"] or options["include_lr"]:
+            self._tap = attach_tap(train_network, with_norm=options["include_grad"])
+        self._listening = train_network
+
+    @_guarded
+    def on_train_begin(self, run_context: Any) -> None:
+        """Claim an attempt and start recording."""
+        if self._recorder is None:
+            return
+        self._stop, self._stopped = None, False
+        params = parameters_of(run_context)
+        network = params.get("train_network")
+        if network is not None:
+            self.register_hooks(network)
+        self._recorder.open()
+        self._explain(params)
+
+    @_guarded
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """Data of a new epoch is fetched from now on."""
+        self._timer.epoch_begin()
+
+    @_guarded
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """The network runs from now on."""
+        self._timer.step_begin()
+
+    @_guarded
+    def on_train_step_end(self, run_context: Any) -> None:
+        """One record. Takes a RunContext, or a bare ``_InternalCallbackParam`` when called by hand."""
+        if self._recorder is None or not self._settings.enable:
+            return
+        params = parameters_of(run_context)
+        if not self._recorder.is_open:
+            if self._listening is None and params.get("train_network") is not None:
+                self.register_hooks(params["train_network"])
+            self._recorder.open()
+        scalars, nested = self._collect(params)
+        step, epoch = int(params.get("cur_step_num", 0)), params.get("cur_epoch_num")
+        self._recorder.record(step, epoch, scalars, nested)
+        if self._settings.debug:
+            print(f"msmon: step {step} " + " ".join(f"{name}={value:.6g}" for name, value in scalars.items()))
+        if self._stop is not None and not self._stopped and hasattr(run_context, "request_stop"):
+            self._stopped = True
+            run_context.request_stop()
+
+    @_guarded
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """The fourth hook of the contract; what an epoch ends with is in its steps' records."""
+
+    @_guarded
+    def on_train_end(self, run_context: Any) -> None:
+        """Everything on disk, and the run's status in ``run.json``."""
+        asked = getattr(run_context, "get_stop_requested", None)
+        if self._stopped and self._stop is not None:
+            self._close("stopped", f"msmon: {self._stop.kind} at step {self._stop.first_step}")
+        elif asked is not None and asked():
+            self._close("stopped", "request_stop")
+        else:
+            self._close("finished", None)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """MindSpore leaves callbacks through here also when training raises."""
+        self._leave(kind)
+
+    @_guarded
+    def _leave(self, kind: type[BaseException] | None) -> None:
+        if kind is None:
+            self._close("finished", None)
+        else:
+            self._close("failed" if issubclass(kind, Exception) else "stopped", kind.__name__)
+
+    def flush(self, *, durable: bool = False) -> FlushReceipt:
+        """Wait until every record so far is in the files; the receipt says up to which ``seq``."""
+        return self._recorder.flush(durable=durable) if self._recorder else FlushReceipt(-1, False, 0)
+
+    def close(self) -> None:
+        """End recording; for loops that have no ``on_train_end``."""
+        self._close("finished", None)
+
+    def _close(self, status: Any, reason: str | None) -> None:
+        if self._recorder is not None:
+            self._recorder.close(status, reason)
+
+    def _build(self) -> Recorder:
+        rank, world_size = rank_and_size()
+        return Recorder(
+            self._settings,
+            rank=rank,
+            world_size=world_size,
+            versions={"mindspore": mindspore.__version__},
+            on_finding=self._found,
+            clock=self._clock,
+        )
+
+    def _collect(self, params: Mapping[str, Any]) -> tuple[dict[str, float], Mapping[str, object]]:
+        options = self._settings.export_options
+        outputs = collect_outputs(params.get("net_outputs"))
+        element = params.get("train_dataset_element")
+        scalars: dict[str, float] = {}
+        if options["include_loss"] and "loss" in outputs:
+            scalars["loss"] = outputs["loss"]
+        if self._tap is not None:
+            scalars |= self._tap.collect(norm=options["include_grad"], rate=options["include_lr"])
+        times = self._timer.step_end(batch_samples(element))
+        if not options["include_throughput"]:
+            times.pop("throughput", None)
+        scalars |= times
+        if options["include_overflow"] and "overflow" in outputs:
+            scalars["overflow"], scalars["loss_scale"] = outputs["overflow"], outputs["loss_scale"]
+        if options["include_memory"]:
+            scalars |= self._device.collect() | self._host.collect()
+        shapes = input_shapes(element) if options["include_input_shape"] else None
+        return scalars, {"input_shapes": shapes} if shapes else NO_NESTED
+
+    def _explain(self, params: Mapping[str, Any]) -> None:
+        """Say in ``run.json`` what cannot be measured in this training, and why."""
+        if self._recorder is None:
+            return
+        options = self._settings.export_options
+        reasons: dict[str, str] = {}
+        if options["include_memory"]:
+            reasons |= self._device.absent()
+        if self._tap is None and (options["include_grad"] or options["include_lr"]):
+            reasons |= dict.fromkeys(("grad_norm", "learning_rate"), NO_OPTIMIZER)
+        if options["include_overflow"] and hasattr(params.get("train_network"), "scale_sense"):
+            self._recorder.note(SKIPPED)
+        elif options["include_overflow"]:
+            reasons |= ABSENT_OUTPUTS
+        self._recorder.absent(reasons)
+        if params.get("dataset_sink_mode") and params.get("batch_num", 1) > 1:
+            self._recorder.note("data set sink mode: one record covers a whole sink of steps; nothing is interpolated")
+
+    def _found(self, finding: Finding) -> None:
+        """Called in the recorder's thread."""
+        if "log" in self._settings.responses:
+            text = describe(finding, user_language())
+            advice = "; ".join(text.advice)
+            _log.warning("step %d: %s: %s -> %s", finding.first_step, text.title, text.evidence, advice)
+        if "stop" in self._settings.responses and finding.severity != "info":
+            self._stop = self._stop or finding
+
+    def _failed(self, hook: str, error: Exception) -> None:
+        count = self._hook_errors.get(hook, 0)
+        self._hook_errors[hook] = count + 1
+        if count == 0:
+            _log.error(
+                "%s failed and the training goes on without it: %s: %s (said once; monitor.hook_errors counts)",
+                hook, type(error).__name__, error,
+            )  # fmt: skip

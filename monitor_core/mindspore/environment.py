@@ -1,0 +1,39 @@
+"""What MindSpore and the process around it say about this training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mindspore
+
+from monitor_core.detectors.texts import Language
+
+
+def parameters_of(run_context: Any) -> Mapping[str, Any]:
+    """The callback parameters (a dict) of a RunContext, or the parameters themselves."""
+    original = getattr(run_context, "original_args", None)
+    found: Mapping[str, Any] = original() if callable(original) else run_context
+    return found
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Rank and world size of this process: MindSpore's when its communication is up, else the environment's."""
+    from mindspore import communication
+
+    with contextlib.suppress(RuntimeError, ValueError):
+        return int(communication.get_rank()), int(communication.get_group_size())
+    rank, size = os.environ.get("RANK_ID", "0"), os.environ.get("RANK_SIZE", "1")
+    return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else (0, 1)
+
+
+def device_memory() -> tuple[Callable[[], int] | None, Callable[[], int] | None]:
+    runtime = getattr(mindspore, "runtime", None)
+    return getattr(runtime, "max_memory_allocated", None), getattr(runtime, "memory_allocated", None)
+
+
+def user_language() -> Language:
+    spoken = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
+    return "zh" if spoken.lower().startswith("zh") else "en"

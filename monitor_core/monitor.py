@@ -1,0 +1,279 @@
+"""The recorder: from a step's scalars to files, without any framework.
+
+The training thread only puts a tuple into the bounded buffer. One background thread encodes, writes, runs the detectors and says what they
+found. Nothing here raises into training once ``open`` has succeeded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import NamedTuple
+
+from monitor_core.buffer import BoundedBuffer
+from monitor_core.clock import Clock, SystemClock
+from monitor_core.config import MonitorConfig
+from monitor_core.detectors import Finding, default_detectors
+from monitor_core.formats import FORMATS
+from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
+from monitor_core.manifest import Attempt, Manifest, Status
+from monitor_core.record import NO_NESTED, FileHeader, Record
+from monitor_core.sink import Sink
+from monitor_core.writers.file import FileSystem, FileWriter, Retention
+from monitor_core.writers.run_files import append_event, claim_attempt, prepare_directory, update_attempt
+
+_log = logging.getLogger("msmon")
+_DRAIN_RECORDS = 1024  # records written at once: bounds the batch that waits beside the buffer when a disk fails
+
+
+class FlushReceipt(NamedTuple):
+    """What a flush achieved."""
+
+    last_seq: int
+    """Every record up to this ``seq`` is in the files (those counted as dropped excepted); -1: none."""
+    durable: bool
+    """They also survive a power loss."""
+    dropped: int
+    """Records of this attempt lost to the buffer's bound or refused by a format, so far."""
+
+
+class Recorder:
+    """Records steps of one rank into one run directory.
+
+    ``on_finding`` is called in the background thread for each new finding.
+    """
+
+    def __init__(
+        self,
+        config: MonitorConfig,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        versions: Mapping[str, str] | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+    ) -> None:
+        """Creates the directory and checks that it is writable (raises LogDirError); starts nothing."""
+        self.directory = config.log_dir / f"rank_{rank}" if world_size > 1 else config.log_dir
+        prepare_directory(self.directory)
+        self._manifest_directory = config.log_dir if rank == 0 else self.directory
+        self._clock = clock or SystemClock()
+        self._wall = self._clock.wall
+        self._file_system = file_system
+        self._on_finding = on_finding
+        self._buffer = BoundedBuffer(config.buffer_size)
+        self._manifest = Manifest(config.name, config.as_dict(), _versions() | dict(versions or {}), rank, world_size)
+        self._attempt = 0
+        self._seq = 0
+        self._sinks: list[Sink] = []
+        self._detectors = default_detectors()
+        self._wake = threading.Event()
+        self._done = threading.Condition()
+        self._asked = self._answered = 0
+        self._sync_asked = self._synced = False
+        self._closing = self._silenced = self._stale = False
+        self._errors: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self.apply(config)
+
+    def apply(self, config: MonitorConfig) -> None:
+        """Take over what may change while running: collect_freq, debug, responses."""
+        self._config = config
+        self._every = 1 if config.debug else config.collect_freq
+        self._half = max(1, config.buffer_size // 2)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``record`` is wanted now."""
+        return self._thread is not None and not self._closing and not self._silenced
+
+    @property
+    def dropped(self) -> int:
+        """Records lost so far."""
+        return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
+
+    def open(self) -> None:
+        """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError."""
+        if self.is_open or self._silenced:
+            return
+        now = self._clock.wall()
+        host = platform.node()
+        attempt = Attempt(0, now, pid=os.getpid(), host=host)
+        self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
+        self._attempt = self._manifest.attempts[-1].attempt
+        self._seq = 0
+        header = FileHeader(
+            self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
+        )
+        retention = None if self._config.retention is None else Retention(**self._config.retention)  # type: ignore[arg-type]
+        self._sinks = [
+            Sink(
+                FileWriter(self.directory, FORMATS[name], header, self._config.max_file_size, retention,
+                           file_system=self._file_system, clock=self._clock)
+            )
+            for name in self._config.export_format
+        ]  # fmt: skip
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="msmon-flusher", daemon=True)
+        self._thread.start()
+        _OPEN.add(self)
+
+    def record(
+        self, step: int, epoch: int | None, scalars: Mapping[str, float], nested: Mapping[str, object] = NO_NESTED
+    ) -> None:
+        """Take one step; never blocks, never raises for a full disk. ``scalars`` must not be changed afterwards."""
+        seq = self._seq
+        self._seq = seq + 1
+        self._buffer.put(Record(seq, self._attempt, step, epoch, self._wall(), scalars, nested))
+        if not self._seq % self._every or len(self._buffer) >= self._half:
+            self._wake.set()
+
+    def flush(self, *, durable: bool = False, timeout_s: float = CLOSE_TIMEOUT_S) -> FlushReceipt:
+        """Wait until what was recorded before this call is written, at most ``timeout_s`` seconds."""
+        with self._done:
+            self._asked += 1
+            ticket = self._asked
+            self._sync_asked |= durable
+            self._wake.set()
+            alive = self._thread is not None and self._thread.is_alive()
+            answered = alive and self._done.wait_for(lambda: self._answered >= ticket, timeout_s)
+            last = min((sink.last_seq for sink in self._sinks), default=-1)
+            return FlushReceipt(last, bool(durable and answered and self._synced), self.dropped)
+
+    def absent(self, reasons: Mapping[str, str]) -> None:
+        """Metrics that cannot be measured here, with the reason; goes to ``run.json``."""
+        merged = {**self._manifest.absent, **reasons}
+        if merged != self._manifest.absent:
+            self._manifest = replace(self._manifest, absent=merged)
+            self._stale = True
+
+    def note(self, text: str) -> None:
+        """A fact that readers of the run must know; goes to ``run.json``."""
+        if text not in self._manifest.notes:
+            self._manifest = replace(self._manifest, notes=(*self._manifest.notes, text))
+            self._stale = True
+
+    def close(self, status: Status = "finished", reason: str | None = None) -> FlushReceipt:
+        """Write what is left, durably, and say in ``run.json`` how the attempt ended. Gives up after CLOSE_TIMEOUT_S."""
+        if not self.is_open:
+            return FlushReceipt(min((sink.last_seq for sink in self._sinks), default=-1), False, self.dropped)
+        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason, dropped=self.dropped)
+        receipt = self.flush(durable=True)
+        self._closing = True
+        self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT_S)
+        _OPEN.discard(self)
+        return receipt
+
+    def silence(self) -> None:
+        """In a forked child: the files and the thread belong to the parent."""
+        self._silenced = True
+
+    def _set_attempt(self, **changes: object) -> None:
+        newest = replace(self._manifest.attempts[-1], **changes)  # type: ignore[arg-type]
+        self._manifest = replace(self._manifest, attempts=(*self._manifest.attempts[:-1], newest))
+        self._stale = True
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(RETRY_INTERVAL_S if any(sink.pending for sink in self._sinks) else FLUSH_INTERVAL_S)
+            self._wake.clear()
+            last_round = self._closing
+            ticket, sync = self._asked, self._sync_asked
+            try:
+                self._round(sync or last_round)
+            except Exception as error:
+                self._complain(f"the recorder had an unexpected error and goes on: {type(error).__name__}: {error}")
+            with self._done:
+                self._answered = ticket
+                self._sync_asked &= not sync
+                self._done.notify_all()
+            if last_round:
+                return
+
+    def _round(self, sync: bool) -> None:
+        """Write everything that is buffered now, in bounded batches."""
+        todo = len(self._buffer)
+        while self._write_pending() and todo > 0:
+            records = self._buffer.drain(_DRAIN_RECORDS)
+            todo -= len(records)
+            for sink in self._sinks:
+                sink.pending = records
+            if not records:
+                break
+            self._write_pending()
+            self._detect(records)
+        if sync:
+            self._synced = self._attempted(self._sync)
+        if self._stale:
+            self._stale = False
+            self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
+
+    def _write_pending(self) -> bool:
+        """Whether every sink has nothing left to write."""
+        return all([self._attempted(sink.write) for sink in self._sinks])  # noqa: C419 - each sink must get its turn
+
+    def _sync(self) -> None:
+        for sink in self._sinks:
+            (sink.writer.close if self._closing else sink.writer.sync)()
+
+    def _attempted(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except OSError as error:
+            self._complain(str(error))
+            return False
+        return True
+
+    def _complain(self, message: str) -> None:
+        """Once per message: a failing disk is tried every second and must not flood the user's terminal."""
+        if message not in self._errors and len(self._errors) < 100:
+            self._errors.add(message)
+            _log.error("%s", message)
+
+    def _detect(self, records: Sequence[Record]) -> None:
+        for record in records:
+            scalars = record.scalars
+            for detector in self._detectors:
+                for finding in detector.update(record.step, [scalars.get(name) for name in detector.inputs]):
+                    self._tell(finding)
+
+    def _tell(self, finding: Finding) -> None:
+        event = {
+            "type": "finding", "time": self._clock.wall(), "rank": self._manifest.rank, "attempt": self._attempt,
+            **asdict(finding),
+        }  # fmt: skip
+        self._attempted(lambda: append_event(self._manifest_directory, event))
+        if self._on_finding is not None:
+            self._on_finding(finding)
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "platform": platform.platform()}
+
+
+#: Open recorders, to be closed at exit and silenced in forked children.
+_OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for recorder in list(_OPEN):
+        recorder.close("stopped", "the program ended before train_end")
+
+
+def _silence_all() -> None:
+    for recorder in list(_OPEN):
+        recorder.silence()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_silence_all)
