@@ -91,7 +91,9 @@ def _rank_directories(root: Path) -> list[tuple[int | None, Path]]:
 def _monitor_files(directory: Path) -> list[tuple[Path, Format]]:
     found = [(parse_file_name(path.name), path) for path in directory.iterdir()]
     mine = [(parsed[0], path, parsed[1]) for parsed, path in found if parsed and path.is_file()]
-    return [(path, format_) for _, path, format_ in sorted(mine, key=lambda item: (item[0], item[1].name))]
+    # CSV last: where several formats hold the same record, the copy with nested values is the one that stays.
+    mine.sort(key=lambda item: (item[2].name == "csv", item[0], item[1].name))
+    return [(path, format_) for _, path, format_ in mine]
 
 
 def _unique(batch: Batch) -> Batch:

@@ -191,7 +191,7 @@ class Recorder:
             ticket, sync = self._asked, self._sync_asked
             try:
                 self._round(sync or last_round)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the thread must outlive any defect; records keep being retried
                 self._complain(f"the recorder had an unexpected error and goes on: {type(error).__name__}: {error}")
             with self._done:
                 self._answered = ticket

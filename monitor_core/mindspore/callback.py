@@ -45,7 +45,7 @@ def _guarded(hook: _Hook) -> _Hook:
     def run(self: Monitor, *args: Any) -> Any:
         try:
             return hook(self, *args)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the boundary that protects training from the monitor
             self._failed(hook.__name__, error)
             return None
 
