@@ -7,7 +7,7 @@ A second implementation on a distributed engine can stand behind the same two Pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -61,7 +61,8 @@ class Segment:
 
     All arrays have shape ``(bins,)``, ordered by step, one entry per non-empty bin. Bins are aligned:
     bin ``b`` covers steps ``[b * width, (b + 1) * width)``, so an old bin never changes its bounds.
-    Non-finite values are in no min, max, first, last or mean: they are listed on their own.
+    Non-finite values are in no min, max, first, last or mean: they are listed on their own. In a delta a segment
+    without anything new is there with empty arrays, so that segments keep their places.
     A bin with only non-finite values has ``count`` 0 and is left out.
     """
 
@@ -79,8 +80,9 @@ class Segment:
     count: Ints
     """Finite values in the bin."""
     nonfinite_step: Ints
-    """Every step in the window whose value is NaN or infinite, shape ``(m,)``."""
+    """First step in each bin with NaN, with +infinity and with -infinity, ordered by step, shape ``(m,)``."""
     nonfinite_value: Floats
+    """Which of the three it is, shape ``(m,)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,9 @@ class Window:
     layout: int
     """Changes when segments were cut anew (late files); then a delta cannot be applied."""
     points: int
-    """Finite and non-finite values of the metric inside the window, before binning."""
+    """Finite and non-finite values of the metric inside the window, before binning; the whole window also for a delta."""
+    nonfinite: int
+    """How many of them are NaN or infinite."""
     segments: tuple[Segment, ...] = field(default_factory=tuple)
 
 
@@ -112,6 +116,16 @@ class WindowQuery:
     """Inclusive; None is the end, growing with the run."""
     since_rows: int = 0
     """Give only bins that rows from this one on touched (whole bins, not parts of them)."""
+
+
+class Rows(NamedTuple):
+    """Some rows of a series, for those who go through them one by one."""
+
+    layout: int
+    """As ``Window.layout``: when it differs from last time, row numbers mean other rows now."""
+    step: list[int]
+    columns: list[list[float | None]]
+    """One list per metric asked for, None where a row lacks it."""
 
 
 class Snapshot(Protocol):
@@ -134,6 +148,10 @@ class Snapshot(Protocol):
 
     def column(self, key: SeriesKey, metric: str) -> tuple[Ints, Ints, Floats]:
         """``(attempt, step, value)`` of every present value in (attempt, seq) order, full resolution."""
+        ...
+
+    def rows(self, key: SeriesKey, start: int, stop: int, metrics: Sequence[str]) -> Rows:
+        """Rows ``start`` to ``stop`` (exclusive) in (attempt, seq) order, several metrics side by side."""
         ...
 
 
