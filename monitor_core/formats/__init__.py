@@ -21,7 +21,19 @@ def file_name(number: int, format_: Format) -> str:
 
 
 def parse_file_name(name: str) -> tuple[int, Format] | None:
-    """Number and format of a monitor file's name; None for any other name."""
+    """Number and format of a monitor file's name (without folder); None for any other name."""
     match = _FILE_NAME.fullmatch(name)
     format_ = _BY_SUFFIX.get(match[2]) if match else None
     return None if match is None or format_ is None else (int(match[1]), format_)
+
+
+def format_for(name: str) -> Format | None:
+    """Format of a monitor file's name; None for any other name."""
+    parsed = parse_file_name(name)
+    return parsed[1] if parsed else None
+
+
+def file_number(name: str) -> int | None:
+    """Number of a monitor file's name, which orders the files of one format; None for any other name."""
+    parsed = parse_file_name(name)
+    return parsed[0] if parsed else None

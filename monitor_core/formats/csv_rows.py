@@ -1,9 +1,9 @@
-"""CSV: a header row, then wide rows; spreadsheets and ``pandas.read_csv`` open it without options.
+r"""CSV: a header row, then wide rows; spreadsheets and ``pandas.read_csv`` open it without options.
 
 An empty cell is an absent metric; ``NaN``, ``inf`` and ``-inf`` are measurements. Nested values are dropped, as CSV
 has no place for them. A metric that comes up in mid-run needs a wider header and therefore the next file (``accepts``
 is False): a file is never rewritten. A row exists only with its newline. UTF-8, with a byte order mark only if a name
-is not ASCII (Excel needs it then).
+is not ASCII (Excel needs it then). In names, backslash, newline and NUL are written ``\\ \n \r \0``.
 """
 
 from __future__ import annotations
@@ -11,24 +11,29 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from monitor_core.batch import NO_EPOCH, Batch, Column, Floats, concat
+from monitor_core.batch import NO_EPOCH, Batch, Column, Floats
+from monitor_core.errors import FormatError
 from monitor_core.formats.base import Decoded, Problem
-from monitor_core.limits import MAX_LINE_BYTES, MAX_METRICS, MAX_STEP
+from monitor_core.formats.common import Parts, check, cut_short, plain, refusing, report, split_lines
+from monitor_core.limits import MAX_ATTEMPT, MAX_LINE_BYTES, MAX_METRICS, MAX_STEP
 from monitor_core.record import ARTICLE_KEYS, FileHeader, Record
 
 HEAD = ("seq", "attempt", "step", "epoch", "timestamp")
 BOM = b"\xef\xbb\xbf"
-#: Cells that spreadsheets would run as formulas get this prefix; the reader takes it off.
-_FORMULA = ("=", "+", "-", "@")
+_ARTICLE_METRICS = tuple(key for key in ARTICLE_KEYS if key not in HEAD)
+_MAX_COLUMNS = len(HEAD) + len(_ARTICLE_METRICS) + MAX_METRICS
+#: Header cells that spreadsheets would run as formulas get this prefix; the reader takes it off.
+_FORMULA = ("=", "+", "-", "@", "\t")
 _GUARD = "'"
-#: A row that begins so is a header, also when a resumed logger writes it again in mid-file.
-_HEADER_STARTS = (b"seq,", b"step,", b'"step"')
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
+_ESCAPED = {written: name for name, written in _ESCAPES.items()}
+_ESCAPE = re.compile(r"\\[\\nr0]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,55 +50,68 @@ class CsvState:
 
 
 class CsvEncoder:
-    """Appends rows under one header."""
+    """Appends rows under one header, which has the columns of the first records as far as they fit one."""
 
     overlap = 0
 
     def __init__(self, first: Sequence[Record]) -> None:
-        names: dict[str, None] = dict.fromkeys(key for key in ARTICLE_KEYS if key not in HEAD)
+        names: dict[str, None] = dict.fromkeys(_ARTICLE_METRICS)
+        self._header = _header(names)
         for record in first:
-            names.update(dict.fromkeys(record.scalars))
+            if not record.scalars.keys() <= names.keys():
+                wider = names | dict.fromkeys(record.scalars)
+                header = _header(wider)
+                if len(header) > MAX_LINE_BYTES or len(wider) > MAX_METRICS:
+                    break
+                names, self._header = wider, header
         self._names = tuple(names)
         self._known = frozenset(names)
 
     def begin(self) -> bytes:
-        row = _row([*HEAD, *(_guarded(name) for name in self._names)])
-        text = row.encode("utf-8", "backslashreplace")
-        return text if text.isascii() else BOM + text
+        return self._header
 
     def accepts(self, records: Sequence[Record]) -> bool:
         return all(record.scalars.keys() <= self._known for record in records)
 
     def encode(self, records: Sequence[Record], *, first: bool) -> bytes:
-        return "".join([self._line(record) for record in records]).encode("ascii")
+        with refusing(records):
+            return "".join([self._line(record) for record in records]).encode("ascii")
 
     def _line(self, record: Record) -> str:
-        scalars = record.scalars
+        check(record)
+        seq, attempt, step, epoch, timestamp, scalars, _ = record
+        head = f"{int(seq)},{int(attempt)},{int(step)},{'' if epoch is None else int(epoch)},{_cell(timestamp)}"
         cells = [
-            str(record.seq),
-            str(record.attempt),
-            str(record.step),
-            "" if record.epoch is None else str(record.epoch),
-            repr(float(record.timestamp)),
+            repr(value) if value.__class__ is float and value == value else _cell(value) if name in scalars else ""
+            for name, value in zip(self._names, map(scalars.get, self._names), strict=True)
         ]
-        for name in self._names:
-            value = scalars.get(name)
-            cells.append("" if value is None else "NaN" if value != value else repr(float(value)))
-        return ",".join(cells) + "\n"
+        return ",".join([head, *cells]) + "\n"
 
 
-def _guarded(name: str) -> str:
+def _cell(value: float | None) -> str:
+    number = float(value)  # type: ignore[arg-type]  # None is no number: the record is refused
+    return "NaN" if number != number else repr(number)
+
+
+def _header(names: dict[str, None]) -> bytes:
+    cells = [*HEAD, *map(_written, names)]
+    if len(set(cells)) < len(cells):
+        raise FormatError(f"two of the metrics {list(names)[:9]!r} are the same once written; choose other names")
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    text = out.getvalue().encode("utf-8")
+    return text if text.isascii() else BOM + text
+
+
+def _written(name: str) -> str:
+    if not name.isprintable() or "\\" in name:
+        name = "".join([_ESCAPES.get(character, character) for character in plain(name)])
     return _GUARD + name if name.startswith((*_FORMULA, _GUARD)) else name
 
 
-def _unguarded(name: str) -> str:
-    return name.removeprefix(_GUARD)
-
-
-def _row(cells: Sequence[str]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow([cell.replace("\r", "\\r").replace("\n", "\\n") for cell in cells])
-    return out.getvalue()
+def _read(cell: str) -> str:
+    name = cell.removeprefix(_GUARD)
+    return _ESCAPE.sub(lambda match: _ESCAPED[match[0]], name) if "\\" in name else name
 
 
 class CsvFormat:
@@ -103,128 +121,148 @@ class CsvFormat:
     suffix = ".csv"
 
     def encoder(self, header: FileHeader, first: Sequence[Record]) -> CsvEncoder:
-        return CsvEncoder(first)
+        with refusing(first):
+            return CsvEncoder(first)
 
     def start(self) -> CsvState:
         return CsvState()
 
     def decode(self, state: CsvState, data: bytes, *, final: bool = False) -> Decoded:
-        end = data.rfind(b"\n") + 1
         problems: list[Problem] = []
-        rows = _Rows(state.columns, state.next_seq)
-        position, skipping = 0, state.skipping
-        for line in data[:end].split(b"\n")[:-1]:
-            if skipping:
-                skipping = False
-            else:
-                rows.take(line, state.offset + position, problems)
-            position += len(line) + 1
-        rest = len(data) - end
-        if skipping:
-            end = len(data)
-        elif rest > MAX_LINE_BYTES:
-            problems.append(_too_long(state.offset + end, rest))
-            skipping, end = True, len(data)
-        elif final and data[end:].strip():
-            reason = "the file ends inside a row: its writer was stopped in mid-write"
-            problems.append(Problem("truncated", state.offset + end, rest, reason))
-            end = len(data)
-        batch = rows.batch()
-        return Decoded(CsvState(state.offset + end, rows.columns, skipping, rows.next_seq), batch, tuple(problems))
-
-
-def _too_long(offset: int, length: int) -> Problem:
-    return Problem("too_large", offset, length, f"a line longer than {MAX_LINE_BYTES} bytes was passed over")
+        lines = split_lines(state.offset, state.skipping, data, problems)
+        rows = _Rows(state, problems)
+        rows.take([(place, line) for place, line in zip(lines.offsets, lines.whole, strict=True) if line.strip(b"\r")])
+        offset = lines.consumed
+        if final:
+            offset = state.offset + len(data)
+            if lines.rest.strip():
+                problems.append(cut_short(lines.consumed, len(lines.rest), "row"))
+        after = CsvState(offset, rows.columns, lines.skipping, rows.next_seq)
+        return Decoded(after, rows.parts.join(), tuple(problems))
 
 
 class _Rows:
-    """Collects the cells of one ``decode`` call; columns are made at the end, in bulk."""
+    """Turns the lines of one ``decode`` call into columns, as many rows at once as are good."""
 
-    def __init__(self, columns: tuple[str, ...], next_seq: int) -> None:
-        self.columns = columns
-        self.next_seq = next_seq
-        self._parts: list[_Part] = []
-        self._place = {name: number for number, name in enumerate(columns)}
+    def __init__(self, state: CsvState, problems: list[Problem]) -> None:
+        self.columns = state.columns
+        self.next_seq = state.next_seq
+        self.parts = Parts()
+        self._problems = problems
 
-    def take(self, line: bytes, offset: int, problems: list[Problem]) -> None:
-        body = line.rstrip(b"\r\n")
-        if not body:
+    def take(self, lines: list[tuple[int, bytes]]) -> None:
+        """Take all good rows in order."""
+        start = 0
+        while not self.columns and start < len(lines):
+            self._header(*lines[start], "the first row must be one")
+            start += 1
+        self._take(lines[start:])
+
+    def _take(self, lines: list[tuple[int, bytes]]) -> None:
+        """As many rows at once as are good; a bad row, or a header, in their middle is found by halving."""
+        if not lines:
             return
         try:
-            if len(body) > MAX_LINE_BYTES:
-                problems.append(_too_long(offset, len(line)))
-            elif not self.columns or body.removeprefix(BOM).startswith(_HEADER_STARTS):
-                self._header(body)
-            else:
-                self._cells(body)
+            self._rows([line for _, line in lines])
         except (ValueError, OverflowError) as error:
-            problems.append(Problem("corrupt", offset, len(line), f"expected a row of numbers: {error}"))
+            if len(lines) == 1:
+                self._header(*lines[0], str(error))
+                return
+            middle = len(lines) // 2
+            self._take(lines[:middle])
+            self._take(lines[middle:])
 
-    def _header(self, body: bytes) -> None:
-        text = body.removeprefix(BOM).decode("utf-8")
-        names = tuple(_unguarded(cell) for cell in next(csv.reader([text])))
-        if "step" not in names:
-            raise ValueError(f"the header has no column 'step': {text[:80]!r}")
-        if len(names) > MAX_METRICS:
-            raise ValueError(f"{len(names)} columns are more than the cap of {MAX_METRICS}")
-        self.columns = names
-        self._place = {name: number for number, name in enumerate(names)}
+    def _header(self, offset: int, line: bytes, reason: str) -> None:
+        """The line is a header, the first one or one that a resumed logger wrote again, or else bad."""
+        try:
+            names = tuple(map(_read, next(csv.reader([line.removeprefix(BOM).decode("utf-8").rstrip("\r")]))))
+            if len(names) > _MAX_COLUMNS:
+                raise ValueError(f"{len(names)} columns; expected at most {_MAX_COLUMNS}")
+            if "step" in names:
+                self.columns = names
+                return
+            if not self.columns:
+                reason = f"no column 'step' in {line[:80]!r}"
+        except (ValueError, csv.Error) as error:
+            reason = str(error)
+        expected = "a row of numbers" if self.columns else "a header row"
+        report(self._problems, Problem("corrupt", offset, len(line) + 1, f"expected {expected}: {reason}"))
 
-    def _cells(self, body: bytes) -> None:
-        cells = body.decode("ascii").split(",")
-        if len(cells) != len(self.columns):
-            raise ValueError(f"{len(cells)} cells under {len(self.columns)} columns")
-        if b"_" in body:
-            raise ValueError("a number with an underscore")
-        values = [float(cell) if cell else math.nan for cell in cells]
-        head = (
-            self._whole(cells, "seq", self.next_seq),
-            self._whole(cells, "attempt", 1),
-            self._whole(cells, "step", None),
-            self._whole(cells, "epoch", NO_EPOCH),
-        )
-        if not self._parts or self._parts[-1].names is not self.columns:
-            self._parts.append(_Part(self.columns, [], [], []))
-        part = self._parts[-1]
-        part.heads.append(head)
-        part.values.append(values)
-        part.present.append([bool(cell) for cell in cells])
-        self.next_seq = head[0] + 1
+    def _rows(self, lines: list[bytes]) -> None:
+        width = len(self.columns)
+        for line in lines:
+            if line.count(b",") != width - 1:
+                raise ValueError(f"{line.count(b',') + 1} cells under {width} columns")
+        text = b",".join(lines).decode("ascii")
+        if "\r" in text:
+            text = text.replace("\r,", ",").removesuffix("\r")
+        if "_" in text:
+            raise ValueError("an underscore, which is no part of a number")
+        cells = text.split(",")
+        head: dict[str, list[int] | None] = dict.fromkeys(HEAD)
+        times = np.full(len(lines), np.nan)
+        columns: dict[str, Column] = {}
+        for place, name in enumerate(self.columns):
+            found = cells[place::width]
+            if name == "timestamp":
+                times = np.array([float(cell or "nan") for cell in found], np.float64)
+            elif name in head:
+                head[name] = _wholes(name, found)
+            elif any(found):
+                columns[name] = _column(found)
+        self._add(head, times, columns)
 
-    def _whole(self, cells: list[str], name: str, default: int | None) -> int:
-        place = self._place.get(name)
-        cell = "" if place is None else cells[place]
-        if not cell and default is not None:
-            return default
-        number = int(cell)
-        if not -MAX_STEP <= number <= MAX_STEP:
-            raise ValueError(f"{name}: {cell!r} does not fit 63 bits")
-        return number
-
-    def batch(self) -> Batch:
-        return concat([_batch(part) for part in self._parts])
-
-
-class _Part(NamedTuple):
-    """Rows under one header."""
-
-    names: tuple[str, ...]
-    heads: list[tuple[int, int, int, int]]
-    values: list[list[float]]
-    present: list[list[bool]]
+    def _add(self, head: dict[str, list[int] | None], times: Floats, columns: dict[str, Column]) -> None:
+        rows = len(times)
+        seq = np.array(head["seq"] or range(self.next_seq, self.next_seq + rows), np.int64)
+        attempt = np.array(head["attempt"] or [1] * rows, np.int64)
+        epoch = np.array(head["epoch"] or [NO_EPOCH] * rows, np.int64)
+        self.parts.add(Batch(seq, attempt, np.array(head["step"], np.int64), epoch, times, columns))
+        self.next_seq = int(seq[-1]) + 1
 
 
-def _batch(part: _Part) -> Batch:
-    heads = np.array(part.heads, np.int64)
-    values = np.array(part.values, np.float64)
-    present = np.array(part.present, bool)
-    columns = {}
-    times: Floats = np.full(len(heads), np.nan)
-    for number, name in enumerate(part.names):
-        mask = present[:, number]
-        if name == "timestamp":
-            times = values[:, number].copy()
-        elif name not in HEAD and mask.any():
-            columns[name] = Column(values[:, number].copy(), None if mask.all() else mask.copy())
-    seq, attempt, step, epoch = (column.copy() for column in heads.T)
-    return Batch(seq, attempt, step, epoch, times, columns)
+#: Whole-number columns: what an empty cell means (None: it may not be empty) and the range.
+_WHOLE: dict[str, tuple[int | None, int, int]] = {
+    "seq": (None, 0, MAX_STEP),
+    "attempt": (1, 0, MAX_ATTEMPT),
+    "step": (None, -MAX_STEP, MAX_STEP),
+    "epoch": (NO_EPOCH, NO_EPOCH, MAX_STEP),
+}
+
+
+def _wholes(name: str, cells: list[str]) -> list[int]:
+    default, lowest, highest = _WHOLE[name]
+    if default is not None and not any(cells):
+        return [default] * len(cells)
+    try:
+        numbers = list(map(int, cells))
+    except ValueError:
+        numbers = [_whole(name, cell, default) for cell in cells]
+    if min(numbers) < lowest or max(numbers) > highest:
+        raise ValueError(f"{name}: expected whole numbers from {lowest} to {highest}")
+    return numbers
+
+
+def _whole(name: str, cell: str, default: int | None) -> int:
+    """One cell; spreadsheets and pandas write whole numbers as 3.0 where a column has empty cells."""
+    if not cell.strip():
+        if default is None:
+            raise ValueError(f"{name}: expected a whole number, found an empty cell")
+        return default
+    try:
+        return int(cell)
+    except ValueError:
+        number = float(cell)
+        if not number.is_integer() or abs(number) > 2**53:
+            raise ValueError(f"{name}: expected a whole number, found {cell!r}") from None
+        return int(number)
+
+
+def _column(cells: list[str]) -> Column:
+    """At least one cell is not empty."""
+    try:
+        return Column(np.array(list(map(float, cells)), np.float64))
+    except ValueError:
+        cells = [cell.strip() for cell in cells]
+    present = np.array(list(map(bool, cells)), bool)
+    return Column(np.array([float(cell) if cell else math.nan for cell in cells], np.float64), present)

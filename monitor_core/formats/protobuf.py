@@ -1,39 +1,31 @@
 """Protobuf: small, checksummed, and read a column at a time.
 
-Bytes of a file: ``MAGIC`` (8), then frames::
-
-    length u32le | crc32(length) u32le | payload (length bytes) | crc32(payload) u32le
-
-Each payload is one ``msmon.v1.Frame`` of ``monitor.proto``: first a ``Header``, then columnar ``Batch`` messages. The
-length has a checksum of its own, so that a damaged length never makes a reader wait for gigabytes; behind a damaged
-frame the reader scans for the next place where length and checksum agree. Columns are written and read through
-wire-compatible views (``BatchView``) whose packed fields are plain bytes. Network file systems may show a file's new
-length before its bytes: zeros at the very end of a growing file are therefore waited for, not reported.
+Bytes of a file: ``MAGIC`` (8), then frames (``frames.py``). Each payload is one ``msmon.v1.Frame`` of ``monitor.proto``:
+first a ``Header``, then columnar ``Batch`` messages, written and read through wire-compatible views (``BatchView``)
+whose packed fields are plain bytes. Network file systems may show a file's new length before its bytes: zeros at the
+very end of a growing file are therefore waited for, not reported.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import orjson
 from google.protobuf.message import DecodeError
 
-from monitor_core.batch import NO_EPOCH, Batch, Column, Floats, Ints, concat
+from monitor_core.batch import NO_EPOCH, Batch, Column, Floats, Ints
 from monitor_core.errors import FormatError
 from monitor_core.formats import monitor_pb2 as pb
 from monitor_core.formats.base import Decoded, Problem
-from monitor_core.limits import MAX_FRAME_BYTES, MAX_METRICS, MAX_NESTED_BYTES
+from monitor_core.formats.common import Parts, check, cut_short, plain, refusing, report
+from monitor_core.formats.frames import CRC, FRAME_OVERHEAD_BYTES, LENGTHS, find_frame, frame, is_damaged, length_at
+from monitor_core.limits import MAX_ATTEMPT, MAX_FRAME_BYTES, MAX_METRICS, MAX_NESTED_BYTES
 from monitor_core.record import RESERVED_NAMES, FileHeader, Record
 
 MAGIC = b"\x89MSMON\r\n"
 VERSION = 1
-_LENGTHS = struct.Struct("<II")
-_CRC = struct.Struct("<I")
-_FRAME_OVERHEAD_BYTES = _LENGTHS.size + _CRC.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,8 @@ class ProtobufEncoder:
         self._header = header
 
     def begin(self) -> bytes:
-        header = pb.Header(version=VERSION, **self._header._asdict())
+        facts = self._header._replace(run=plain(self._header.run), host=plain(self._header.host))
+        header = pb.Header(version=VERSION, **facts._asdict())
         return MAGIC + frame(pb.Frame(header=header).SerializeToString())
 
     def accepts(self, records: Sequence[Record]) -> bool:
@@ -62,48 +55,62 @@ class ProtobufEncoder:
 
     def encode(self, records: Sequence[Record], *, first: bool) -> bytes:
         parts: list[list[Record]] = []
-        for record in records:  # one message holds one attempt
-            if not parts or parts[-1][0].attempt != record.attempt:
-                parts.append([])
-            parts[-1].append(record)
-        return b"".join([frame(_payload(part)) for part in parts])
+        with refusing(records):
+            for record in records:  # one message holds one attempt
+                check(record)
+                if not parts or parts[-1][0].attempt != record.attempt:
+                    parts.append([])
+                parts[-1].append(record)
+            return b"".join([piece for part in parts for piece in _frames(part)])
 
 
-def frame(payload: bytes) -> bytes:
-    """A payload with its length and both checksums."""
-    length = _CRC.pack(len(payload))
-    return b"".join((length, _CRC.pack(zlib.crc32(length)), payload, _CRC.pack(zlib.crc32(payload))))
+def _frames(records: Sequence[Record]) -> list[bytes]:
+    """One frame, or several where one would exceed what readers take."""
+    names: dict[str, object] = {}
+    for record in records:
+        names.update(record.scalars)
+    if len(names) <= MAX_METRICS:
+        payload = _payload(records, names)
+        if len(payload) <= MAX_FRAME_BYTES:
+            return [frame(payload)]
+    middle = len(records) // 2  # a single record is below both caps
+    return [*_frames(records[:middle]), *_frames(records[middle:])]
 
 
-def _payload(records: Sequence[Record]) -> bytes:
+def _payload(records: Sequence[Record], names: Iterable[str]) -> bytes:
+    scalars = [record.scalars for record in records]
     batch = pb.BatchView(
         attempt=records[0].attempt,
         seq=np.array([r.seq for r in records], "<i8").tobytes(),
         step=np.array([r.step for r in records], "<i8").tobytes(),
         epoch=np.array([NO_EPOCH if r.epoch is None else r.epoch for r in records], "<i8").tobytes(),
         timestamp=np.array([r.timestamp for r in records], "<f8").tobytes(),
-        columns=[_column(name, records) for name in dict.fromkeys(n for r in records for n in r.scalars)],
-        nested=[pb.Nested(row=row, json=_json(r.nested)) for row, r in enumerate(records) if r.nested],
+        columns=[_column(name, scalars) for name in names],
+        nested=[pb.Nested(row=row, json=_json(r)) for row, r in enumerate(records) if r.nested],
     )
     return pb.FrameView(batch=batch).SerializeToString()
 
 
-def _column(name: str, records: Sequence[Record]) -> pb.ColumnView:
-    if name in RESERVED_NAMES:
-        raise FormatError(f"metric {name!r}: the name is reserved by the record itself; choose another name")
-    absent = [name not in r.scalars for r in records]
-    return pb.ColumnView(
-        name=name.encode("utf-8", "backslashreplace").decode("utf-8"),
-        values=np.array([r.scalars.get(name, 0.0) for r in records], "<f8").tobytes(),
-        absent=np.packbits(absent, bitorder="little").tobytes() if any(absent) else b"",
-    )
-
-
-def _json(nested: Mapping[str, object]) -> str:
+def _column(name: str, rows: Sequence[Mapping[str, float]]) -> pb.ColumnView:
+    absent = b""
     try:
-        return orjson.dumps(dict(nested)).decode()
-    except (TypeError, UnicodeEncodeError) as error:
-        raise FormatError(f"nested values {list(nested)!r} cannot be written as JSON: {error}") from error
+        found = [row[name] for row in rows]
+    except KeyError:
+        found = [row.get(name, 0.0) for row in rows]
+        absent = np.packbits([name not in row for row in rows], bitorder="little").tobytes()
+    values = np.array(found)
+    if values.dtype.kind not in "fiub":  # not plain numbers: text or None must not become numbers unseen
+        values = np.array([float(value) for value in found])
+    return pb.ColumnView(name=plain(name), values=values.astype("<f8", copy=False).tobytes(), absent=absent)
+
+
+def _json(record: Record) -> str:
+    text = orjson.dumps({plain(name): value for name, value in record.nested.items()})
+    if len(text) > MAX_NESTED_BYTES:
+        raise FormatError(
+            f"record seq {record.seq}: nested values of {len(text)} bytes as JSON; expected at most {MAX_NESTED_BYTES}"
+        )
+    return text.decode()
 
 
 class ProtobufFormat:
@@ -123,8 +130,8 @@ class ProtobufFormat:
         reader.run()
         if final:
             reader.finish()
-        return Decoded(ProtobufState(reader.at(reader.position), reader.lost_from), concat(reader.batches),
-                       tuple(reader.problems))  # fmt: skip
+        after = ProtobufState(reader.at(reader.position), reader.lost_from)
+        return Decoded(after, reader.parts.join(), tuple(reader.problems))
 
 
 class _Reader:
@@ -137,7 +144,7 @@ class _Reader:
         self.view = memoryview(data)
         self.position = 0
         self.lost_from = state.lost_from
-        self.batches: list[Batch] = []
+        self.parts = Parts()
         self.problems: list[Problem] = []
 
     def at(self, position: int) -> int:
@@ -148,32 +155,31 @@ class _Reader:
         """Take whole frames until the rest is unfinished."""
         if self.base == 0 and not self._magic():
             return
-        while len(self.data) - self.position >= _LENGTHS.size:
-            length = self._length(self.position)
+        while len(self.data) - self.position >= LENGTHS.size:
+            length = length_at(self.view, self.position)
             if length is None:
                 if self._unfilled(self.position) or not self._resync():
                     return
                 continue
-            end = self.position + _FRAME_OVERHEAD_BYTES + length
+            end = self.position + FRAME_OVERHEAD_BYTES + length
             if end > len(self.data):
                 return
-            damaged = self._damaged(self.position, length)
-            if damaged and self._unfilled(end - _CRC.size):
-                return
-            self._found()
-            self._take(self.position, length, damaged)
-            self.position = end
+            if is_damaged(self.view, self.position, length):
+                if self._unfilled(end - CRC.size):
+                    return
+                self._skip_damaged(end)
+            else:
+                self._found()
+                self._take(self.position, length)
+                self.position = end
 
     def finish(self) -> None:
         """The file grows no more: what is left is cut short."""
         rest = len(self.data) - self.position
-        if self.lost_from is not None:
-            self.position = len(self.data)
-            self._found()
-        elif rest:
-            reason = "the file ends inside a frame: its writer was stopped in mid-write"
-            self.problems.append(Problem("truncated", self.at(self.position), rest, reason))
-            self.position = len(self.data)
+        if rest and self.lost_from is None:
+            self.problems.append(cut_short(self.at(self.position), rest, "frame"))
+        self.position = len(self.data)
+        self._found()
 
     def _magic(self) -> bool:
         head = self.data[: len(MAGIC)]
@@ -181,6 +187,8 @@ class _Reader:
             return False
         if head == MAGIC:
             self.position = len(MAGIC)
+        elif self._unfilled(0):
+            return False
         else:
             self.lost_from = 0
         return True
@@ -189,58 +197,44 @@ class _Reader:
         """Whether all bytes from here on are zeros that may still be filled."""
         return not self.final and not self.data[position:].strip(b"\0")
 
-    def _damaged(self, position: int, length: int) -> bool:
-        start = position + _LENGTHS.size
-        (check,) = _CRC.unpack_from(self.data, start + length)
-        return bool(zlib.crc32(self.view[start : start + length]) != check)
-
-    def _length(self, position: int) -> int | None:
-        """Length of the payload of a frame that begins here, or None if none does."""
-        length, check = _LENGTHS.unpack_from(self.data, position)
-        if length > MAX_FRAME_BYTES or zlib.crc32(self.view[position : position + 4]) != check:
-            return None
-        return int(length)
-
     def _resync(self) -> bool:
         """Go to the next place whose length and checksum agree; False when ``data`` holds none."""
         if self.lost_from is None:
             self.lost_from = self.at(self.position)
-        last = len(self.data) - _LENGTHS.size
-        position = self.position + 1
-        while position <= last:
-            if self._length(position) is not None:
-                self.position = position
-                return True
-            position += 1
-        self.position = last + 1
-        return False
+        found = find_frame(self.data, self.position + 1, len(self.data))
+        self.position = len(self.data) - LENGTHS.size + 1 if found is None else found
+        return found is not None
 
-    def _found(self) -> None:
+    def _skip_damaged(self, end: int) -> None:
+        """Go to the end of a frame with wrong bytes, or to a frame that begins within it: bytes may be missing."""
         if self.lost_from is None:
-            return
-        length = self.at(self.position) - self.lost_from
-        reason = "expected a frame (length and its CRC-32 agree); skipped to the next one"
-        self.problems.append(Problem("corrupt", self.lost_from, length, reason))
-        self.lost_from = None
+            self.lost_from = self.at(self.position)
+        found = find_frame(self.data, self.position + 1, end)
+        self.position = end if found is None else found
+        self._found("the frame's CRC-32 does not match its payload")
 
-    def _take(self, position: int, length: int, damaged: bool) -> None:
-        if damaged:
-            self._corrupt(position, length, "the frame's CRC-32 does not match its payload")
-            return
-        start = position + _LENGTHS.size
+    def _found(self, reason: str = "expected a frame (length and its CRC-32 agree); skipped to the next one") -> None:
+        """The lost bytes, if any, end here."""
+        if self.lost_from is not None:
+            length = self.at(self.position) - self.lost_from
+            report(self.problems, Problem("corrupt", self.lost_from, length, reason))
+            self.lost_from = None
+
+    def _take(self, position: int, length: int) -> None:
+        start = position + LENGTHS.size
         try:
             message = pb.FrameView.FromString(self.data[start : start + length])
             if message.HasField("batch"):
-                self.batches.append(_batch(message.batch))
+                self.parts.add(_batch(message.batch))
         except (DecodeError, ValueError) as error:
-            self._corrupt(position, length, f"the frame's payload is no msmon.v1.Frame: {error}")
-
-    def _corrupt(self, position: int, length: int, reason: str) -> None:
-        self.problems.append(Problem("corrupt", self.at(position), length + _FRAME_OVERHEAD_BYTES, reason))
+            reason = f"the frame's payload is no msmon.v1.Frame: {error}"
+            report(self.problems, Problem("corrupt", self.at(position), length + FRAME_OVERHEAD_BYTES, reason))
 
 
 def _batch(view: pb.BatchView) -> Batch:
     rows = len(view.seq) // 8
+    if view.attempt > MAX_ATTEMPT:
+        raise ValueError(f"attempt {view.attempt}; expected at most {MAX_ATTEMPT}")
     if len(view.columns) > MAX_METRICS:
         raise ValueError(f"{len(view.columns)} columns are more than the cap of {MAX_METRICS}")
     columns = {}

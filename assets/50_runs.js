@@ -1,0 +1,141 @@
+/* The run table and the findings list. */
+"use strict";
+
+(function (msmon) {
+  const FIRST_RUNS = 8; // selected when nobody chose: the newest ones
+  msmon.runs = new Map(); // key -> row of api/runs
+  let clock = 0; // server's time minus ours, seconds
+  let listed = "";
+
+  msmon.serverTime = () => Date.now() / 1000 + clock;
+
+  /** The chosen runs that exist, in order of choice. */
+  msmon.selectedRuns = function () {
+    const keys = msmon.state.runs === null ? newest() : msmon.state.runs;
+    return keys.map((key) => msmon.runs.get(key)).filter(Boolean);
+  };
+
+  let automatic = [];
+  function newest() {
+    automatic = automatic.filter((key) => msmon.runs.has(key));
+    const rest = [...msmon.runs.values()].filter((run) => !automatic.includes(run.key)).sort((a, b) => b.modified - a.modified);
+    automatic = automatic.concat(rest.slice(0, Math.max(0, FIRST_RUNS - automatic.length)).map((run) => run.key));
+    return automatic;
+  }
+
+  /** Take an answer of api/runs. */
+  msmon.takeRuns = function (answer) {
+    clock = answer.time - Date.now() / 1000;
+    msmon.runs = new Map(answer.runs.map((run) => [run.key, run]));
+    [...msmon.traces.keys()].forEach((key) => { if (!msmon.runs.has(key)) msmon.traces.delete(key); });
+    // Colours go by name, so that they do not depend on which run was looked at first.
+    [...msmon.runs.values()].sort((a, b) => (a.name < b.name ? -1 : 1)).forEach((run) => msmon.colour(run.key));
+    showTable();
+    showEmpty(answer);
+    msmon.listFindings();
+    msmon.offerMetrics();
+  };
+
+  function showTable() {
+    const rows = [...msmon.runs.values()].map((run) => ({
+      key: run.key, colour: msmon.colour(run.key), title: run.title, name: run.name, status: run.status, reason: run.reason, steps: run.steps, loss: run.loss,
+      findings: run.findings, attempts: run.attempts, modified: run.modified, loading: run.loading ? run.bytes_read / Math.max(1, run.bytes_total) : null, language: msmon.state.language,
+    })).sort((a, b) => b.modified - a.modified);
+    const ids = msmon.selectedRuns().map((run) => run.key);
+    const now = JSON.stringify([rows, ids]);
+    if (now === listed) return;
+    listed = now;
+    window.dash_clientside.set_props("runs", { rowData: rows, columnDefs: columns(), selectedRows: { ids } });
+  }
+
+  function columns() {
+    const number = { type: "rightAligned", cellDataType: false };
+    return [
+      { field: "title", headerName: msmon.text("column_name"), cellRenderer: "MsmonRun", flex: 3, minWidth: 120, tooltipField: "name", cellDataType: "text" },
+      { field: "status", headerName: msmon.text("column_status"), cellRenderer: "MsmonStatus", width: 74, cellDataType: "text" },
+      { field: "steps", headerName: msmon.text("column_steps"), width: 60, ...number },
+      { field: "loss", headerName: msmon.text("column_loss"), cellRenderer: "MsmonLoss", width: 62, ...number },
+      { field: "findings", headerName: "\u26a0", headerTooltip: msmon.text("column_findings"), width: 44, ...number },
+      { field: "attempts", headerName: "\u21bb", headerTooltip: msmon.text("column_attempts"), width: 40, ...number },
+    ];
+  }
+
+  const components = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
+  const make = (tag, props, ...children) => window.React.createElement(tag, props, ...children);
+  components.MsmonRun = ({ data }) =>
+    make("span", { className: "ms-run", title: `${data.title} (${data.name})` }, make("span", { className: "ms-swatch", style: { background: data.colour } }), data.title);
+  components.MsmonStatus = ({ data }) => {
+    const word = msmon.text(`status_${data.status}`);
+    const share = data.loading === null ? "" : ` ${Math.floor(100 * data.loading)} %`;
+    return make("span", { className: `ms-pill ms-${data.status}`, title: data.reason ? `${word}: ${data.reason}` : word }, word + share);
+  };
+  components.MsmonLoss = ({ value }) => make("span", { className: typeof value === "string" ? "ms-bad" : "" }, typeof value === "number" ? Number(value.toPrecision(4)).toString() : value === null ? "" : value);
+
+  /** What is missing, and what to do, when no run can be shown. */
+  function showEmpty(answer) {
+    const box = document.getElementById("empty");
+    const reasons = answer.roots.map((root) => msmon.text(`empty_${root.code}`, { path: root.path }) + (root.detail ? ` (${root.detail})` : ""));
+    answer.directory_problems.forEach((text) => reasons.push(msmon.text("directory_problem", { text })));
+    const empty = answer.scanned && !answer.runs.length;
+    box.style.display = empty || answer.directory_problems.length ? "" : "none";
+    box.classList.toggle("ms-note-only", !empty);
+    const list = box.querySelector(".ms-reasons");
+    list.replaceChildren(...reasons.map((text) => Object.assign(document.createElement("p"), { textContent: text })));
+    document.getElementById("panels").style.display = empty ? "none" : "";
+    document.querySelector(".ms-add").style.display = empty ? "none" : "";
+  }
+
+  /** Findings of the selected runs; a click goes to the place. */
+  msmon.listFindings = function () {
+    const list = document.getElementById("findings");
+    const items = [];
+    for (const run of msmon.selectedRuns()) {
+      const found = msmon.findings[run.key];
+      if (!found) continue;
+      found.marks.forEach((mark) => items.push({ run, mark }));
+    }
+    const order = { error: 0, warning: 1, info: 2 };
+    items.sort((a, b) => order[a.mark.severity] - order[b.mark.severity] || a.mark.first - b.mark.first);
+    const nodes = items.slice(0, 200).map(({ run, mark }) => entry(run, mark));
+    if (items.length > 200) nodes.push(line("ms-faint", msmon.text("more_findings", { count: msmon.count(items.length - 200) })));
+    if (!nodes.length) nodes.push(line("ms-faint", msmon.text("no_findings")));
+    const top = list.scrollTop;
+    list.replaceChildren(...nodes);
+    list.scrollTop = top;
+  };
+
+  function line(className, text) {
+    return Object.assign(document.createElement("p"), { className, textContent: text });
+  }
+
+  function entry(run, mark) {
+    const button = Object.assign(document.createElement("button"), { className: `ms-finding ms-${mark.severity}`, type: "button" });
+    const head = line("ms-finding-head", "");
+    const swatch = Object.assign(document.createElement("span"), { className: "ms-swatch" });
+    swatch.style.background = msmon.colour(run.key);
+    const sign = { error: "\u2716", warning: "\u25b2", info: "\u25cf" }[mark.severity];
+    head.append(`${sign} `, Object.assign(document.createElement("b"), { textContent: mark.title }), " ", swatch, ` ${run.title}`);
+    const steps = msmon.text("steps", { first: msmon.count(mark.first), last: msmon.count(mark.last) });
+    const where = run.ranks > 1 ? `${steps}, ${msmon.text("rank", { rank: mark.rank })}` : steps;
+    button.append(head, line("ms-faint", where + (mark.ongoing ? ` \u00b7 ${msmon.text("ongoing")}` : "")), line("", mark.evidence));
+    if (mark.advice.length) button.append(line("ms-advice", `\u2192 ${mark.advice[0]}`));
+    button.title = mark.causes.map((cause) => `${msmon.text("causes")}: ${cause}`).join("\n");
+    button.addEventListener("click", () => {
+      const margin = Math.max(10, Math.ceil((mark.last - mark.first) * 0.5));
+      msmon.zoom(Math.max(0, mark.first - margin), mark.last + margin);
+    });
+    return button;
+  }
+
+  let offered = "";
+  /** Metrics of the selected runs that have no panel yet, for "add a panel". */
+  msmon.offerMetrics = function () {
+    const standard = new Set(msmon.standardPanels.flatMap((panel) => panel.metrics));
+    const names = new Set(msmon.state.extra);
+    msmon.selectedRuns().forEach((run) => run.metrics.forEach((name) => { if (!standard.has(name)) names.add(name); }));
+    const options = [...names].sort();
+    if (options.join("\n") === offered) return;
+    offered = options.join("\n");
+    window.dash_clientside.set_props("extra", { options });
+  };
+})(window.msmon);

@@ -1,0 +1,116 @@
+"""Wiring: store, reader, routes, page, gate and server in one process."""
+
+from __future__ import annotations
+
+import html
+import socket
+from pathlib import Path
+from typing import Any
+
+import waitress
+from dash import Dash
+from flask import Flask
+from flask_compress import Compress
+from werkzeug.exceptions import HTTPException
+
+from dashboard.callbacks import register
+from dashboard.ingest.ingester import Ingester
+from dashboard.layout import page
+from dashboard.overlays import Overlays
+from dashboard.security import guard
+from dashboard.settings import Settings
+from dashboard.store.table import TableStore
+from dashboard.stream import Api
+
+#: Each open page holds one request for up to a second; this many pages are served without waiting.
+THREADS = 32
+MAX_REQUEST_BYTES = 1 << 20  # the page sends a few hundred bytes; caps what is read before it is parsed
+
+
+class Service:
+    """A dashboard that can be run and ended."""
+
+    def __init__(self, server: Flask, ingester: Ingester, listening: socket.socket) -> None:
+        self.server = server
+        self._ingester = ingester
+        self._waitress = waitress.create_server(
+            server, sockets=[listening], threads=THREADS, ident=None, max_request_body_size=MAX_REQUEST_BYTES
+        )
+
+    def run(self) -> None:
+        """Serve until ``stop``."""
+        self._ingester.start()
+        try:
+            self._waitress.run()
+        finally:
+            self._ingester.stop()
+
+    def stop(self) -> None:
+        """Called by a signal handler in the serving thread, which waitress ends in an orderly way."""
+        raise SystemExit(0)
+
+
+def build(settings: Settings, listening: socket.socket) -> Service:
+    """Everything put together; nothing runs yet."""
+    store, overlays = TableStore(), Overlays()
+    ingester = Ingester(settings.logdirs, store, overlays, settings.reload_interval_s)
+    server = make_server(settings, Api(store, ingester, overlays))
+    return Service(server, ingester, listening)
+
+
+def make_server(settings: Settings, api: Api) -> Flask:
+    """The Flask server with the page, the routes and the gate."""
+    server = Flask("msmon")
+    app = make_dash(settings, server)
+    register(app)
+    api.register(server)
+    guard(server, settings, app.csp_hashes())
+    _tidy_errors(server)
+    # Text only: the live route's numbers do not shrink, and compressing them would cost more than it saves.
+    server.config["COMPRESS_MIMETYPES"] = [
+        "text/html",
+        "text/css",
+        "application/javascript",
+        "text/javascript",
+        "application/json",
+    ]
+    Compress(server)
+    return server
+
+
+def make_dash(settings: Settings, server: Flask) -> Dash:
+    """The page without its callbacks."""
+    app = Dash(
+        "msmon",
+        server=server,
+        assets_folder=str(assets_folder()),
+        routes_pathname_prefix="/",
+        requests_pathname_prefix=settings.path_prefix,
+        title=html.escape(settings.window_title),  # Dash puts it into the page as it is
+        update_title=None,
+        suppress_callback_exceptions=True,  # graphs of added panels come and go
+        enable_mcp=False,
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
+    )
+    app.layout = page(settings)
+    return app
+
+
+def assets_folder() -> Path:
+    """``dashboard/assets`` of an installed wheel, or the checkout's top-level ``assets``."""
+    here = Path(__file__).resolve().parent
+    packaged = here / "assets"
+    return packaged if packaged.is_dir() else here.parent / "assets"
+
+
+def _tidy_errors(server: Flask) -> None:
+    """An unknown component package makes Dash raise: that is a wrong address, not our failure."""
+
+    @server.errorhandler(Exception)
+    def tell(error: Exception) -> Any:
+        if isinstance(error, HTTPException):
+            return error
+        if type(error).__name__ == "DependencyException":
+            return "404 Not Found: no such component package\n", 404, {"Content-Type": "text/plain"}
+        server.logger.error("a request failed", exc_info=error)
+        return "500 Internal Server Error: see the log of msmon-dash\n", 500, {"Content-Type": "text/plain"}

@@ -1,0 +1,28 @@
+"""Names of the page's elements, shared by layout, callbacks, scripts and tests."""
+
+PROVIDER = "provider"
+BOOT = "boot"
+BOOTED = "booted"
+GRID = "runs"
+SEARCH = "search"
+PANELS = "panels"
+EXTRA_PANELS = "extra-panels"
+FINDINGS = "findings"
+EMPTY = "empty"
+STATUS = "status"
+SMOOTHING = "smoothing"
+THEME = "theme"
+LANGUAGE = "language"
+EXTRA = "extra"
+PAUSE = "pause"
+RESET = "reset"
+FULL_RANGE = "full-range"
+HELP = "help"
+HELP_BOX = "help-box"
+BURGER = "burger"
+SHELL = "shell"
+
+
+def graph(panel: str) -> str:
+    """Id of a panel's graph."""
+    return f"graph-{panel}"
