@@ -39,3 +39,6 @@ class LogDirError(MsmonError, OSError):
 
 class FormatError(MsmonError, ValueError):
     """A record cannot be put into the format asked for."""
+
+    acknowledged: int = 0
+    """How many records of a ``write`` call, from the first on, are written all the same."""

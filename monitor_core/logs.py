@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _log = logging.getLogger("msmon")
+_MAX_FLAT_DEPTH = 8  # nested objects below stay Python values: deeper columns help nobody, and a file may be hostile
 _RANK = re.compile(r"rank_(\d{1,6})", re.ASCII)
 
 
@@ -37,7 +39,8 @@ def load_monitor_logs(log_dir: str | Path) -> pd.DataFrame:
     Rows are ordered by (rank, attempt, seq) and each record stands once. NaN and infinities are measurements; a metric that a
     record lacks is NaN too, as pandas has one word for both. ``step, loss, grad_norm, step_time, timestamp`` are always columns
     (units: contract C), ``net_outputs.loss`` repeats ``loss`` for the article's tools, and a ``rank`` column appears when the
-    directory has ranks. Nested values such as ``input_shapes`` are object columns.
+    directory has ranks. Nested objects are flattened to columns such as ``net_outputs.loss``; lists such as ``input_shapes``
+    stay Python values.
 
     Bad bytes never raise: they are in ``df.attrs["problems"]`` (a list of ``FileProblem``) and logged once per file.
     Raises LogDirError when ``log_dir`` is no directory.
@@ -50,9 +53,14 @@ def load_monitor_logs(log_dir: str | Path) -> pd.DataFrame:
         )
     problems: list[FileProblem] = []
     frames = []
-    for rank, directory in _rank_directories(root):
-        batches = [read_file(path, format_, root, problems) for path, format_ in _monitor_files(directory)]
-        frames.append(_frame(_unique(concat(batches)), rank))
+    try:
+        for rank, directory in _rank_directories(root):
+            batches = [read_file(path, format_, root, problems) for path, format_ in _monitor_files(directory)]
+            frames.append(_frame(_unique(concat(batches)), rank))
+    except PermissionError as error:
+        raise LogDirError(
+            f"{error.filename}: the directory cannot be listed: make it readable and try again"
+        ) from error
     _report(problems)
     return _join(frames, problems)
 
@@ -113,12 +121,21 @@ def _frame(batch: Batch, rank: int | None) -> pd.DataFrame:
     data |= {"attempt": batch.attempt, "seq": batch.seq, "step": batch.step, "epoch": epoch}
     data["timestamp"] = batch.timestamp
     data |= {name: column.values for name, column in batch.columns.items() if name != "rank"}
-    for name in dict.fromkeys(key for nested in batch.nested.values() for key in nested):
+    rows = {row: dict(_flat(nested)) for row, nested in batch.nested.items()}
+    for name in dict.fromkeys(key for nested in rows.values() for key in nested):
         values = np.empty(len(batch), object)
-        for row, nested in batch.nested.items():
+        for row, nested in rows.items():
             values[row] = nested.get(name)
         data.setdefault(name, values)
     return pd.DataFrame(data)
+
+
+def _flat(nested: Mapping[str, object], prefix: str = "", depth: int = _MAX_FLAT_DEPTH) -> Iterator[tuple[str, object]]:
+    for key, value in nested.items():
+        if isinstance(value, Mapping) and value and depth:
+            yield from _flat(value, f"{prefix}{key}.", depth - 1)
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _join(frames: list[pd.DataFrame], problems: list[FileProblem]) -> pd.DataFrame:

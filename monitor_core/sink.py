@@ -36,7 +36,7 @@ class Sink:
     def _write(self, records: Sequence[Record]) -> None:
         try:
             self.last_seq = self.writer.write(records)
-        except WriteError as error:
+        except (FormatError, WriteError) as error:
             if error.acknowledged:
                 self.last_seq = records[error.acknowledged - 1].seq
                 self.pending = records[error.acknowledged :]

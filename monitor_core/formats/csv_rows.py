@@ -9,7 +9,6 @@ is not ASCII (Excel needs it then). In names, backslash, newline and NUL are wri
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 from collections.abc import Sequence
@@ -80,6 +79,9 @@ class CsvEncoder:
     def _line(self, record: Record) -> str:
         check(record)
         seq, attempt, step, epoch, timestamp, scalars, _ = record
+        if not scalars.keys() <= self._known:
+            wider = sorted(scalars.keys() - self._known)[:9]
+            raise FormatError(f"record seq {seq}: no columns for {wider}; ask accepts() first and begin a new file")
         head = f"{int(seq)},{int(attempt)},{int(step)},{'' if epoch is None else int(epoch)},{_cell(timestamp)}"
         cells = [
             repr(value) if value.__class__ is float and value == value else _cell(value) if name in scalars else ""
@@ -97,10 +99,12 @@ def _header(names: dict[str, None]) -> bytes:
     cells = [*HEAD, *map(_written, names)]
     if len(set(cells)) < len(cells):
         raise FormatError(f"two of the metrics {list(names)[:9]!r} are the same once written; choose other names")
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    text = out.getvalue().encode("utf-8")
+    text = (",".join(map(_quoted, cells)) + "\n").encode("utf-8")
     return text if text.isascii() else BOM + text
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if "," in cell or '"' in cell or not cell else cell
 
 
 def _written(name: str) -> str:

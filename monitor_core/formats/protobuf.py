@@ -15,9 +15,9 @@ import numpy as np
 import orjson
 from google.protobuf.message import DecodeError
 
+import monitor_core.formats.monitor_pb2 as pb
 from monitor_core.batch import NO_EPOCH, Batch, Column, Floats, Ints
 from monitor_core.errors import FormatError
-from monitor_core.formats import monitor_pb2 as pb
 from monitor_core.formats.base import Decoded, Problem
 from monitor_core.formats.common import Parts, check, cut_short, plain, refusing, report
 from monitor_core.formats.frames import CRC, FRAME_OVERHEAD_BYTES, LENGTHS, find_frame, frame, is_damaged, length_at
@@ -99,7 +99,7 @@ def _column(name: str, rows: Sequence[Mapping[str, float]]) -> pb.ColumnView:
         found = [row.get(name, 0.0) for row in rows]
         absent = np.packbits([name not in row for row in rows], bitorder="little").tobytes()
     values = np.array(found)
-    if values.dtype.kind not in "fiub":  # not plain numbers: text or None must not become numbers unseen
+    if values.dtype.kind not in "fiub":  # numpy would turn None into NaN: refuse it as float() does
         values = np.array([float(value) for value in found])
     return pb.ColumnView(name=plain(name), values=values.astype("<f8", copy=False).tobytes(), absent=absent)
 
@@ -158,7 +158,8 @@ class _Reader:
         while len(self.data) - self.position >= LENGTHS.size:
             length = length_at(self.view, self.position)
             if length is None:
-                if self._unfilled(self.position) or not self._resync():
+                # The header itself may be shown in part: zeros from its last byte on are enough to wait.
+                if self._unfilled(self.position + LENGTHS.size - 1) or not self._resync():
                     return
                 continue
             end = self.position + FRAME_OVERHEAD_BYTES + length

@@ -27,7 +27,7 @@ from monitor_core.detectors import Finding
 from monitor_core.detectors.texts import describe
 from monitor_core.errors import ConfigError
 from monitor_core.mindspore.config_view import ConfigView
-from monitor_core.mindspore.environment import device_memory, parameters_of, rank_and_size, user_language
+from monitor_core.mindspore.environment import device_memory, parameters_of, rank_and_size, steps_before, user_language
 from monitor_core.mindspore.train_step import NO_OPTIMIZER, SKIPPED, TapReader, attach_tap
 from monitor_core.monitor import FlushReceipt, Recorder
 from monitor_core.record import NO_NESTED
@@ -71,6 +71,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         self._listening: Any = None
         self._stop: Finding | None = None
         self._stopped = False
+        self._steps_before: int | None = None
         self._hook_errors: dict[str, int] = {}
         if self._settings.enable:
             self._recorder = self._build()
@@ -138,7 +139,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         """Claim an attempt and start recording."""
         if self._recorder is None:
             return
-        self._stop, self._stopped = None, False
+        self._stop, self._stopped, self._steps_before = None, False, None
         params = parameters_of(run_context)
         network = params.get("train_network")
         if network is not None:
@@ -150,6 +151,8 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """Data of a new epoch is fetched from now on."""
         self._timer.epoch_begin()
+        if self._steps_before is None:
+            self._steps_before = steps_before(parameters_of(run_context))
 
     @_guarded
     def on_train_step_begin(self, run_context: Any) -> None:
@@ -167,7 +170,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
                 self.register_hooks(params["train_network"])
             self._recorder.open()
         scalars, nested = self._collect(params)
-        step, epoch = int(params.get("cur_step_num", 0)), params.get("cur_epoch_num")
+        step, epoch = int(params.get("cur_step_num", 0)) + (self._steps_before or 0), params.get("cur_epoch_num")
         self._recorder.record(step, epoch, scalars, nested)
         if self._settings.debug:
             print(f"msmon: step {step} " + " ".join(f"{name}={value:.6g}" for name, value in scalars.items()))

@@ -19,6 +19,17 @@ def parameters_of(run_context: Any) -> Mapping[str, Any]:
     return found
 
 
+def steps_before(params: Mapping[str, Any]) -> int:
+    """Steps of the epochs that ``initial_epoch`` skips, at a training's first epoch begin.
+
+    MindSpore counts epochs on from ``initial_epoch`` but steps from 0 again; a resumed run would then be drawn over its own beginning.
+    """
+    epoch, batches = params.get("cur_epoch_num"), params.get("batch_num")
+    if params.get("cur_step_num") or not isinstance(epoch, int) or not isinstance(batches, int):
+        return 0
+    return max(0, epoch - 1) * max(0, batches)
+
+
 def rank_and_size() -> tuple[int, int]:
     """Rank and world size of this process: MindSpore's when its communication is up, else the environment's."""
     from mindspore import communication
