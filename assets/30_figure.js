@@ -284,7 +284,7 @@
     for (const { trace, run } of main.concat(companions)) data.push(...nonfinite(trace, run));
     data.push(...found.drawn);
     const layout = {
-      uirevision: "msmon", height: 250, margin: { l: 52, r: right && companions.length ? 52 : 14, t: 6, b: 30 }, dragmode: "zoom", hovermode: "closest",
+      uirevision: "msmon", autosize: true, margin: { l: 52, r: right && companions.length ? 52 : 14, t: 6, b: 30 }, dragmode: "zoom", hovermode: "closest",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: look.font, color: look.ink, size: 12 },
       hoverlabel: { align: "left", bgcolor: look.card, bordercolor: look.grid, font: { color: look.ink, size: 12 }, namelength: 40 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: look.faint, activecolor: look.ink }, shapes: found.shapes, showlegend: false,

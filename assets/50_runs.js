@@ -2,7 +2,7 @@
 "use strict";
 
 (function (msmon) {
-  const FIRST_RUNS = 8; // selected when nobody chose: the newest ones
+  const FIRST_RUNS = 10; // selected when nobody chose: the newest ones
   msmon.runs = new Map(); // key -> row of api/runs
   let clock = 0; // server's time minus ours, seconds
   let listed = "";
@@ -51,12 +51,12 @@
   function columns() {
     const number = { type: "rightAligned", cellDataType: false };
     return [
-      { field: "title", headerName: msmon.text("column_name"), cellRenderer: "MsmonRun", flex: 3, minWidth: 120, tooltipField: "name", cellDataType: "text" },
-      { field: "status", headerName: msmon.text("column_status"), cellRenderer: "MsmonStatus", width: 74, cellDataType: "text" },
-      { field: "steps", headerName: msmon.text("column_steps"), width: 60, ...number },
-      { field: "loss", headerName: msmon.text("column_loss"), cellRenderer: "MsmonLoss", width: 62, ...number },
-      { field: "findings", headerName: "\u26a0", headerTooltip: msmon.text("column_findings"), width: 44, ...number },
-      { field: "attempts", headerName: "\u21bb", headerTooltip: msmon.text("column_attempts"), width: 40, ...number },
+      { field: "title", headerName: msmon.text("column_name"), cellRenderer: "MsmonRun", flex: 1, minWidth: 130, tooltipField: "name", cellDataType: "text" },
+      { field: "status", headerName: msmon.text("column_status"), cellRenderer: "MsmonStatus", width: 78, cellDataType: "text" },
+      { field: "steps", headerName: msmon.text("column_steps"), width: 58, ...number },
+      { field: "loss", headerName: msmon.text("column_loss"), cellRenderer: "MsmonLoss", width: 66, ...number },
+      { field: "findings", headerName: "\u26a0", headerTooltip: msmon.text("column_findings"), width: 40, ...number },
+      { field: "attempts", headerName: "\u21bb", headerTooltip: msmon.text("column_attempts"), width: 38, ...number },
     ];
   }
 

@@ -127,11 +127,6 @@
   function applyTheme() {
     document.documentElement.dataset.theme = msmon.isDark() ? "dark" : "light";
     window.dash_clientside.set_props("provider", { forceColorScheme: msmon.isDark() ? "dark" : "light" });
-    const grid = document.getElementById("runs");
-    if (grid) {
-      grid.classList.toggle("ag-theme-quartz-dark", msmon.isDark());
-      grid.classList.toggle("ag-theme-quartz", !msmon.isDark());
-    }
     msmon.draw();
   }
 
@@ -190,7 +185,7 @@
       if (!clicks) return none();
       msmon.state.paused = !msmon.state.paused;
       const button = document.getElementById("pause");
-      button.textContent = msmon.state.paused ? "\u25b6" : "\u23f8";
+      button.textContent = msmon.state.paused ? "\u25b6" : "\u2016";
       button.dataset.title = msmon.state.paused ? "resume" : "pause";
       msmon.translate();
       return none();

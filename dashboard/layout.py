@@ -20,6 +20,13 @@ _GRAPH_CONFIG = {
     "scrollZoom": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d", "pan2d"],
 }
+#: AG Grid's own theme with the page's colours, which change with light and dark.
+_GRID_THEME = (
+    "themeQuartz.withParams({backgroundColor: 'var(--ms-card)', foregroundColor: 'var(--ms-ink)', "
+    "headerBackgroundColor: 'var(--ms-card)', headerTextColor: 'var(--ms-faint)', borderColor: 'var(--ms-grid)', "
+    "accentColor: 'var(--ms-accent)', rowHoverColor: 'var(--ms-bg)', selectedRowBackgroundColor: 'transparent', "
+    "fontFamily: 'inherit', fontSize: 12.5, headerFontSize: 12, cellHorizontalPadding: 6, wrapperBorderRadius: 8})"
+)
 _EXAMPLE = """from monitor_core import Model, Monitor
 
 monitor = Monitor(log_dir="./logs/my_run")
@@ -44,7 +51,7 @@ def page(settings: Settings) -> Any:
                 [_header(settings), _sidebar(), dmc.AppShellMain(_main()), _help()],
                 id=ids.SHELL,
                 header={"height": {"base": 104, "sm": 60}},
-                navbar={"width": 380, "breakpoint": "sm", "collapsed": {"mobile": True}},
+                navbar={"width": 440, "breakpoint": "sm", "collapsed": {"mobile": True}},
                 padding="md",
             ),
         ],
@@ -77,7 +84,7 @@ def _header(settings: Settings) -> Any:
                 html.Div(className="ms-space"),
                 html.Div([_word("smoothing", className="ms-label"), html.Div(smoothing, className="ms-slider")],
                          className="ms-control"),
-                _button(ids.PAUSE, "pause", "⏸"),
+                _button(ids.PAUSE, "pause", "‖"),
                 _button(ids.RESET, "reset", "⤢"),
                 _button(ids.FULL_RANGE, "full_range", "⇕"),
                 _button(ids.THEME, "theme", "◐"),
@@ -95,8 +102,7 @@ def _sidebar() -> Any:
         rowData=[],
         columnDefs=[],
         getRowId="params.data.key",
-        columnSize="responsiveSizeToFit",
-        defaultColDef={"sortable": True, "resizable": True, "suppressMovable": True},
+        defaultColDef={"sortable": True, "resizable": False, "suppressMovable": True},
         dashGridOptions={
             "rowSelection": {"mode": "multiRow", "enableClickSelection": False, "headerCheckbox": True},
             "selectionColumnDef": {"width": 36, "minWidth": 36, "maxWidth": 36, "pinned": "left"},
@@ -104,15 +110,15 @@ def _sidebar() -> Any:
             "headerHeight": 32,
             "suppressCellFocus": False,
             "animateRows": False,
-            "theme": "legacy",
+            "theme": {"function": _GRID_THEME},
         },
-        className="ag-theme-quartz ms-grid",
+        className="ms-grid",
         style={"height": None},
     )
     return dmc.AppShellNavbar(
         [
             html.H2(_word("runs"), className="ms-heading"),
-            dcc.Input(id=ids.SEARCH, type="search", className="ms-search", value="", **{"aria-label": "search"}),
+            dcc.Input(id=ids.SEARCH, type="search", className="ms-search", value=""),
             grid,
             html.H2(_word("findings"), className="ms-heading"),
             html.Div(id=ids.FINDINGS, className="ms-findings", **{"aria-live": "polite"}),
@@ -140,7 +146,14 @@ def _main() -> Any:
             html.Div(
                 [
                     _word("add_panel", className="ms-label"),
-                    dcc.Dropdown(id=ids.EXTRA, options=[], value=[], multi=True, className="ms-extra"),
+                    dcc.Dropdown(
+                        id=ids.EXTRA,
+                        options=[],
+                        value=[],
+                        multi=True,
+                        className="ms-extra",
+                        style={"minWidth": "280px"},
+                    ),
                 ],
                 className="ms-add",
             ),
@@ -153,15 +166,18 @@ def panel_card(panel: str, name: str) -> Any:
     return html.Section(
         [
             html.Div(
-                [
-                    html.H3(className="ms-panel-title"),
-                    html.Span(className="ms-legend"),
-                    html.Span(className="ms-badge"),
-                ],
-                className="ms-panel-head",
+                [html.H3(className="ms-panel-title"), html.Span(className="ms-legend")], className="ms-panel-head"
             ),
+            html.Div(className="ms-badge"),
             html.Div(className="ms-note"),
-            dcc.Graph(id=ids.graph(name), figure=_BLANK, config=_GRAPH_CONFIG, className="ms-graph", responsive=True),
+            dcc.Graph(
+                id=ids.graph(name),
+                figure=_BLANK,
+                config=_GRAPH_CONFIG,
+                className="ms-graph",
+                responsive=True,
+                style={"height": "250px"},
+            ),
         ],
         className="ms-panel",
         **{"data-panel": panel},

@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,9 @@ def healthy_transformer(root: Path) -> None:
     x[rng.random(x.shape) < 0.25] = 0
     mask = rng.random(x.shape) < 0.3
     x = np.where(mask, favourite[:, None], x).astype(np.int32)
-    steps, peak = 1000, 3e-3
+    wrong = rng.random(4000) < 0.2  # wrong labels, so that the loss levels off above zero as in any real task
+    favourite[wrong] = rng.integers(0, 16, int(wrong.sum()))
+    steps, peak = 1000, 2e-3
     rates = [peak * min(1, (i + 1) / 60) * 0.5 * (1 + math.cos(math.pi * i / steps)) + 1e-5 for i in range(steps)]
     net = TinyTransformer()
     optimizer = nn.AdamWeightDecay(net.trainable_params(), rates, weight_decay=1e-4)
@@ -209,21 +211,35 @@ def resumed_run(root: Path) -> None:
     checkpoint.unlink()
 
 
-def compare(root: Path) -> Iterator[Callable[[], None]]:
+def compare(root: Path) -> None:
     """The same net and data with three optimizers."""
     for name, make in (
         ("sgd", lambda p: nn.SGD(p, 0.05)),
         ("momentum", lambda p: nn.Momentum(p, 0.02, 0.9)),
         ("adam", lambda p: nn.Adam(p, 2e-3)),
     ):
+        seed()
+        x, y = blobs(6)
+        net = mlp()
+        watched = monitor(root, f"compare/{name}", f"Compare: {name}", "protobuf")
+        Model(net, cross_entropy(), make(net.trainable_params()), monitor=watched).train(4, dataset(x, y))
 
-        def run(name: str = name, make: Callable[[Any], nn.Cell] = make) -> None:
-            x, y = blobs(6)
-            net = mlp()
-            watched = monitor(root, f"compare/{name}", f"Compare: {name}", "protobuf")
-            Model(net, cross_entropy(), make(net.trainable_params()), monitor=watched).train(4, dataset(x, y))
 
-        yield run
+#: Folder to what fills it.
+RUNS: dict[str, Callable[[Path], None]] = {
+    "healthy_transformer": healthy_transformer,
+    "lr_too_high": learning_rate_too_high,
+    "overflow_storm": overflow_storm,
+    "data_loader_stalls": data_loader_stalls,
+    "vanishing_gradients": vanishing_gradients,
+    "resumed_run": resumed_run,
+    "compare": compare,
+}
+
+
+def seed() -> None:
+    ms.set_seed(1)
+    np.random.seed(1)
 
 
 def scrub(root: Path) -> None:
@@ -239,24 +255,16 @@ def scrub(root: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="make only the run whose function has this name")
-    wanted = parser.parse_args().only
-    runs: list[Callable[..., None]] = [
-        healthy_transformer, learning_rate_too_high, overflow_storm, data_loader_stalls, vanishing_gradients, resumed_run,
-    ]  # fmt: skip
-    jobs: list[tuple[str, Callable[[], None]]] = [(run.__name__, lambda run=run: run(HERE)) for run in runs]
-    jobs += [("compare", run) for run in compare(HERE)]
-    if wanted is None:
-        for folder in [path for path in HERE.iterdir() if path.is_dir()]:
-            shutil.rmtree(folder)
+    parser.add_argument("--only", choices=RUNS, help="make only this one")
+    parser.add_argument("--into", type=Path, default=HERE, help="directory to fill (default: this one)")
+    arguments = parser.parse_args()
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
-    for name, job in jobs:
-        if wanted in (None, name):
-            ms.set_seed(1)
-            np.random.seed(1)
-            print("==", name)
-            job()
-    scrub(HERE)
+    for folder, make in RUNS.items():
+        if arguments.only in (None, folder):
+            shutil.rmtree(arguments.into / folder, ignore_errors=True)
+            seed()
+            make(arguments.into.resolve())
+    scrub(arguments.into.resolve())
 
 
 if __name__ == "__main__":
