@@ -52,6 +52,7 @@ class BoundedBuffer:
         """Put records that could not be written back in front, as far as there is room for them.
 
         The newest of them are kept, because they join on to what is buffered; the rest is counted as dropped.
+        A ``put`` at the very same moment may push out the newest record instead of the oldest; it is counted all the same.
         """
         room = self.capacity - len(self._records)
         kept = records[len(records) - room :] if room < len(records) else records

@@ -70,19 +70,20 @@ def read_file(path: Path, format_: Format, root: Path, problems: list[FileProble
     name = path.relative_to(root).as_posix()
     batches = []
     state = format_.start()
-    rest = b""
+    want = READ_CHUNK_BYTES
     try:
-        with path.open("rb") as file:
-            while chunk := file.read(READ_CHUNK_BYTES):
-                data = rest + chunk
-                before = state.offset
-                state, batch, found = format_.decode(state, data)
-                rest = data[state.offset - before :]
+        with path.open("rb", buffering=0) as file:
+            while True:
+                file.seek(state.offset)
+                before, data = state.offset, file.read(want)
+                ended = len(data) < want
+                state, batch, found = format_.decode(state, data, final=ended)
                 batches.append(batch)
                 problems.extend(FileProblem(name, problem) for problem in found)
-        state, batch, found = format_.decode(state, rest, final=True)
-        batches.append(batch)
-        problems.extend(FileProblem(name, problem) for problem in found)
+                if ended:
+                    break
+                # An unfinished record is read again, with more behind it: what was its end may have changed.
+                want = len(data) - (state.offset - before) + READ_CHUNK_BYTES
     except OSError as error:
         reason = f"{error.strerror or error}; make the file readable"
         problems.append(FileProblem(name, Problem("unreadable", state.offset, 0, reason)))

@@ -31,6 +31,9 @@ class _File:
     """Size and time of the last write when everything readable had been read."""
     want: int = READ_CHUNK_BYTES
     ended: bool = False
+    """Followed by another file and silent: it will hardly grow any more."""
+    concluded: int = -1
+    """Size at which its end was looked at."""
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ class RunReader:
 
     def _read_file(self, file: _File, store: Store) -> bool:
         look = (file.found.size, file.found.modified)
-        if file.seen == look and not file.ended:
+        if file.seen == look and not (file.ended and file.concluded != file.found.size):
             return False
         name = file.found.path.relative_to(self.found.directory).as_posix()
         try:
@@ -122,12 +125,17 @@ class RunReader:
             # Only to learn of a torn end: the state stays before it, in case the file grows against expectation.
             for problem in tail.feed(after, data[after.offset - state.offset :], final=True)[2]:
                 self._report(name, problem)
+            file.concluded = status.st_size
+        lost_from = getattr(after.decoder, "lost_from", None)
+        if at_end and lost_from is not None:
+            # Nothing readable came behind the damage yet; a file of garbage must not look like a file that waits.
+            lost = Problem("corrupt", lost_from, status.st_size - lost_from, "expected a frame; none found so far")
+            self._report(name, lost)
         stuck = after.offset == state.offset and not at_end
         file.want = min(2 * file.want, MAX_FRAME_BYTES + READ_CHUNK_BYTES) if stuck else READ_CHUNK_BYTES
         file.state = after
         if at_end:
             file.seen = (status.st_size, status.st_mtime)
-            file.ended = False
         if len(batch):
             self.duplicates += store.append(SeriesKey(self.id_, file.found.rank), batch).duplicates
         return not at_end

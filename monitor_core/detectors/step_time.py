@@ -33,7 +33,9 @@ def detect_step_time_spike(df: pd.DataFrame, threshold: float = THRESHOLD) -> pd
     import pandas as pd
 
     times = pd.to_numeric(df["step_time"], errors="coerce")
-    return (times > times.median() * threshold).astype(bool)
+    with np.errstate(all="ignore"):  # infinities and sums beyond the largest float are answers here, not accidents
+        median = float(times.median())
+    return (times > median * threshold).astype(bool)
 
 
 class History:

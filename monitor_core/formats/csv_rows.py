@@ -58,6 +58,7 @@ class CsvEncoder:
         self._header = _header(names)
         for record in first:
             if not record.scalars.keys() <= names.keys():
+                check(record)
                 wider = names | dict.fromkeys(record.scalars)
                 header = _header(wider)
                 if len(header) > MAX_LINE_BYTES or len(wider) > MAX_METRICS:

@@ -16,26 +16,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import orjson
 
-from monitor_core.batch import NO_EPOCH, Batch, Column
+from monitor_core.batch import NO_EPOCH
 from monitor_core.errors import FormatError
 from monitor_core.formats.base import Decoded, Problem
 from monitor_core.formats.common import Lines, check, cut_short, plain, refusing, report, split_lines, within_caps
+from monitor_core.formats.json_columns import columns_of
 from monitor_core.limits import MAX_ATTEMPT, MAX_LINE_BYTES, MAX_METRICS, MAX_STEP
 from monitor_core.record import ARTICLE_KEYS, RESERVED_NAMES, FileHeader, Record
 
-NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _UNMEASURED: dict[str, None] = {key: None for key in ARTICLE_KEYS if key not in RESERVED_NAMES}
 #: Keys beside the metrics that a record of ours may have.
 _OTHER_KEYS = len(RESERVED_NAMES) + len(_UNMEASURED)
 #: What joins records on one line and belongs to none of them.
-_BETWEEN = b" \t\r,"
+_BLANKS = b" \t\r"
+_BETWEEN = _BLANKS + b","
 #: Blank bytes behind a record that are left for the next call; our own files have one.
 _WINDOW_BYTES = 16
 
@@ -121,7 +121,7 @@ class JsonFormat:
         if final:
             _take_rest(lines, rows, problems)
             offset = state.offset + len(data)
-        batch, next_seq = _batch(rows, state.next_seq)
+        batch, next_seq = columns_of(rows.found, rows.shapes, state.next_seq)
         return Decoded(JsonState(offset, lines.skipping, next_seq), batch, tuple(problems))
 
 
@@ -135,9 +135,13 @@ def _settled(data: bytes, end: int) -> int:
 
 
 def _take_rest(lines: Lines, rows: _Rows, problems: list[Problem]) -> None:
-    """The end of a file that grows no more: a closing bracket, also right behind a record of another writer."""
-    rest = lines.rest.strip(_BETWEEN)
-    if rest.endswith(b"]") and (rest == b"]" or rows.take(lines.consumed, rest, tell=False)):
+    """The end of a file that grows no more.
+
+    A bracket or comma behind a whole record stands for its newline: other writers end so, and so does a file of ours
+    whose next append was cut after its first byte.
+    """
+    rest = lines.rest.strip(_BLANKS)
+    if rest.endswith((b"]", b",")) and rows.take(lines.consumed, rest, tell=False):
         return
     if rest not in (b"", b"["):
         problems.append(cut_short(lines.consumed, len(lines.rest), "record"))
@@ -148,9 +152,10 @@ class _Rows:
 
     def __init__(self, problems: list[Problem]) -> None:
         self.found: list[dict[str, Any]] = []
+        self.shapes: dict[tuple[str, ...], list[int]] = {}
+        """Keys that records have, to the numbers of the records that have just these."""
         self._problems = problems
-        self.names: dict[str, None] = {}
-        self._shapes: set[tuple[str, ...]] = set()
+        self._names: set[str] = set()
 
     def take(self, offset: int, line: bytes, *, tell: bool = True) -> bool:
         """Take the record, or records, of one line; False, with a problem unless ``tell`` is off, when it holds none."""
@@ -160,17 +165,19 @@ class _Rows:
         try:
             found = _loads(text)
             rows = found if isinstance(found, list) else [found]
-            for row in rows:
-                self._check(row)
+            shapes = [self._check(row) for row in rows]
         except ValueError as error:
             if tell:
                 reason = f"expected one JSON record on this line: {error}"
                 report(self._problems, Problem("corrupt", offset, len(line) + 1, reason))
             return False
-        self.found.extend(rows)
+        for shape, row in zip(shapes, rows, strict=True):
+            self.shapes.setdefault(shape, []).append(len(self.found))
+            self.found.append(row)
         return True
 
-    def _check(self, row: object) -> None:
+    def _check(self, row: object) -> tuple[str, ...]:
+        """The row's keys. Raises ValueError for what is no record."""
         if not isinstance(row, dict):
             raise ValueError(f"an object was expected, found {type(row).__name__}")
         if len(row) > MAX_METRICS + _OTHER_KEYS:
@@ -186,17 +193,20 @@ class _Rows:
             found = f"step {step!r:.40}, seq {seq!r:.40}, attempt {attempt!r:.40}, epoch {epoch!r:.40}"
             raise ValueError(f"whole numbers were expected, found {found}")
         shape = tuple(row)
-        if shape not in self._shapes:
-            self._shapes.add(shape)
-            self.names.update(dict.fromkeys(row))
-        within_caps(len(self.found), len(self.names))
+        if shape not in self.shapes:
+            self._names.update(row)
+        within_caps(len(self.found), len(self._names))
+        return shape
 
 
 def _loads(text: bytes) -> Any:
-    if text.startswith(b"[") and not text.endswith(b"]"):
+    if text.startswith(b"]"):
+        # Read in two goes while an append came between: the first saw the closing bracket, the second what replaced it.
+        text = text[1:]
+    elif text.startswith(b"[") and not text.endswith(b"]"):
         text = text[1:]
     elif text.endswith(b"]") and not text.startswith(b"["):
-        text = text[:-1]
+        text = text[:-1].rstrip(_BETWEEN)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -206,77 +216,3 @@ def _loads(text: bytes) -> Any:
         return json.loads(text.decode("utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def _batch(found: _Rows, next_seq: int) -> tuple[Batch, int]:
-    """Columns of the rows, and the ``seq`` that follows on them."""
-    rows = found.found
-    seq = _seq(rows, next_seq)
-    columns: dict[str, Column] = {}
-    nested: dict[int, dict[str, object]] = {}
-    for name in found.names:
-        if name not in RESERVED_NAMES:
-            column = _column(name, [row.get(name) for row in rows], nested)
-            if column is not None:
-                columns[name] = column
-    if "net_outputs" in found.names:
-        loss = _outputs_loss(rows, columns.get("loss"))
-        if loss is not None:
-            columns["loss"] = loss
-    times = _column("timestamp", [row.get("timestamp") for row in rows], {})
-    batch = Batch(
-        np.array(seq, np.int64),
-        np.array([row.get("attempt", 1) for row in rows], np.int64),
-        np.array([row["step"] for row in rows], np.int64),
-        np.array([NO_EPOCH if (value := row.get("epoch")) is None else value for row in rows], np.int64),
-        np.full(len(rows), np.nan) if times is None else times.values,
-        columns,
-        {row: nested[row] for row in sorted(nested)},
-    )
-    return batch, seq[-1] + 1 if seq else next_seq
-
-
-def _seq(rows: list[dict[str, Any]], next_seq: int) -> list[int]:
-    seq: list[int] = []
-    for row in rows:
-        found = row.get("seq")
-        seq.append(next_seq if found is None else found)
-        next_seq = seq[-1] + 1
-    return seq
-
-
-def _column(name: str, found: list[Any], nested: dict[int, dict[str, object]]) -> Column | None:
-    """Numbers of one key over the rows; what is nested goes to ``nested``; None when no row has a number."""
-    kinds = set(map(type, found))
-    if kinds == {float}:
-        return Column(np.array(found, np.float64))
-    if kinds & {dict, list}:
-        for row, value in enumerate(found):
-            if isinstance(value, (dict, list)):
-                nested.setdefault(row, {})[name] = value
-    values = [value if value.__class__ is float else _number(value) for value in found]
-    if None not in values:
-        return Column(np.array(values, np.float64))
-    present = np.array([value is not None for value in values], bool)
-    return Column(np.array(values, np.float64), present) if present.any() else None
-
-
-def _number(found: object) -> float | None:
-    if isinstance(found, (float, int)):
-        try:
-            return float(found)
-        except OverflowError:
-            return math.inf if found > 0 else -math.inf
-    return NON_FINITE.get(found) if isinstance(found, str) else None
-
-
-def _outputs_loss(rows: list[dict[str, Any]], loss: Column | None) -> Column | None:
-    """``loss`` completed by ``net_outputs.loss``, the article's place for it; None when there is nothing to complete."""
-    if loss is not None and loss.present is None:
-        return None
-    values: list[object] = []
-    for row in rows:
-        outputs = row.get("net_outputs")
-        own = _number(row.get("loss"))
-        values.append(outputs.get("loss") if own is None and isinstance(outputs, Mapping) else own)
-    return _column("loss", values, {})

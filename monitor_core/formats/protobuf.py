@@ -210,7 +210,7 @@ class _Reader:
         """Go to the end of a frame with wrong bytes, or to a frame that begins within it: bytes may be missing."""
         if self.lost_from is None:
             self.lost_from = self.at(self.position)
-        found = find_frame(self.data, self.position + 1, end)
+        found = find_frame(self.data, self.position + 1, min(end + LENGTHS.size, len(self.data)))
         self.position = end if found is None else found
         self._found("the frame's CRC-32 does not match its payload")
 

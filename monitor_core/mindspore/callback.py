@@ -174,7 +174,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         self._recorder.record(step, epoch, scalars, nested)
         if self._settings.debug:
             print(f"msmon: step {step} " + " ".join(f"{name}={value:.6g}" for name, value in scalars.items()))
-        if self._stop is not None and not self._stopped and hasattr(run_context, "request_stop"):
+        if self._stop is not None and not self._stopped and not isinstance(run_context, dict):
             self._stopped = True
             run_context.request_stop()
 
@@ -185,7 +185,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
     @_guarded
     def on_train_end(self, run_context: Any) -> None:
         """Everything on disk, and the run's status in ``run.json``."""
-        asked = getattr(run_context, "get_stop_requested", None)
+        asked = None if isinstance(run_context, dict) else run_context.get_stop_requested
         if self._stopped and self._stop is not None:
             self._close("stopped", f"msmon: {self._stop.kind} at step {self._stop.first_step}")
         elif asked is not None and asked():

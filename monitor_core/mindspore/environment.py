@@ -14,8 +14,7 @@ from monitor_core.detectors.texts import Language
 
 def parameters_of(run_context: Any) -> Mapping[str, Any]:
     """The callback parameters (a dict) of a RunContext, or the parameters themselves."""
-    original = getattr(run_context, "original_args", None)
-    found: Mapping[str, Any] = original() if callable(original) else run_context
+    found: Mapping[str, Any] = run_context if isinstance(run_context, dict) else run_context.original_args()
     return found
 
 

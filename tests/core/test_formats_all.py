@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -137,7 +138,7 @@ def record_lists(draw: st.DrawFn) -> list[Record]:
 @settings(deadline=None, max_examples=150)
 def test_whatever_was_written_is_read_back_bit_by_bit(format_: Format, records: list[Record], cuts: set[int]) -> None:
     places = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    batches = [records[a:b] for a, b in zip(places, places[1:], strict=False)]
+    batches = [records[a:b] for a, b in itertools.pairwise(places)]
     found: list[Record] = []
     for contents in written(format_, batches):
         some, problems = read(format_, contents[-1])
@@ -202,7 +203,7 @@ def test_every_two_way_split_reads_the_same(format_: Format) -> None:
 @all_formats
 def test_one_byte_at_a_time_reads_the_same_and_keeps_little(format_: Format) -> None:
     contents = one_file(format_, SIX)
-    longest = max(len(b) - len(a) for a, b in zip(contents, contents[1:], strict=False)) + len(contents[0]) + 2
+    longest = max(len(b) - len(a) for a, b in itertools.pairwise(contents)) + len(contents[0]) + 2
     reader = Reader(format_)
     for length in range(len(contents[-1]) + 1):
         reader.look(contents[-1][:length])
