@@ -128,6 +128,8 @@ def _trace(live: LiveRequest, place: int, number: int, metric: str, key: SeriesK
     full = cursor is None or cursor.shift != shift or cursor.layout != window.layout or cursor.rows > window.rows
     if full and since:
         window = snapshot.window(replace(query, since_rows=0))
+    if not window.segments:  # the run has no such metric
+        return []
     if not full and not any(len(part.count) or len(part.nonfinite_step) for part in window.segments):
         return []
     head = _TRACE.pack(

@@ -154,10 +154,13 @@ def test_six_literal_records_survive(format_: Format) -> None:
     assert [facts(record) for record in found] == expected(format_, SIX)
 
 
-def complete(format_: Format, contents: list[bytes], length: int) -> int:
+def complete(format_: Format, contents: list[bytes], length: int, *, final: bool) -> int:
     """How many records are whole in the first ``length`` bytes of the file, by the sizes it went through."""
-    last = len(contents[-1]) - (1 if format_.name == "json" else 0)  # the closing bracket belongs to no record
-    ends = [*map(len, contents[1:-1]), last]
+    ends = list(map(len, contents[1:]))
+    if (
+        format_.name == "json"
+    ):  # the closing bracket belongs to no record; at a file's end a comma is as good as a newline
+        ends = [end - 1 for end in ends] if final else [*ends[:-1], ends[-1] - 1]
     return sum(end <= length for end in ends)
 
 
@@ -166,12 +169,13 @@ def test_cut_at_every_byte_gives_the_whole_records_and_says_where_the_rest_is(fo
     contents = one_file(format_, SIX)
     data = contents[-1]
     for length in range(len(data) + 1):
-        whole = complete(format_, contents, length)
+        whole = complete(format_, contents, length, final=True)
         found, problems = read(format_, data[:length])
         assert [facts(record) for record in found] == expected(format_, SIX[:whole]), length
         for problem in problems:
             assert (problem.kind, problem.offset + problem.length) == ("truncated", length)
         assert len(problems) <= 1
+        whole = complete(format_, contents, length, final=False)
         waiting, quiet = read(format_, data[:length], final=False)
         assert [facts(record) for record in waiting] == expected(format_, SIX[:whole])
         assert quiet == (), "an unfinished record of an open file is ordinary"

@@ -83,7 +83,7 @@ def test_nesting_without_end_is_cut_and_harms_nothing(tmp_path: Path) -> None:
 
 
 def test_any_mix_of_formats_is_one_table_in_order_and_without_repeats(tmp_path: Path) -> None:
-    write(tmp_path, FORMATS["csv"], RECORDS[:2])
+    write(tmp_path, FORMATS["csv"], RECORDS)
     write(tmp_path, FORMATS["json"], RECORDS[1:])
     write(tmp_path, FORMATS["protobuf"], [record._replace(attempt=2, step=99) for record in RECORDS[:2]])
     source = write(tmp_path, FORMATS["protobuf"], RECORDS)

@@ -266,6 +266,26 @@ def test_while_the_disk_stays_full_no_files_pile_up_and_writing_goes_on_afterwar
     assert sorted(read_all(on_disk(tmp_path))[0]) == [0, 1]
 
 
+@all_formats
+def test_a_batch_that_fails_in_its_second_file_says_how_much_of_it_is_written(tmp_path: Path, format_: Format) -> None:
+    class SecondFileFails(FileSystem):
+        """Room for one file."""
+
+        def create(self, path: Path) -> int:
+            if path.stem == "monitor_00002":
+                raise OSError(errno.EDQUOT, "Disk quota exceeded")
+            return super().create(path)
+
+    records = list(map(record, range(50)))
+    writer = FileWriter(tmp_path, format_, HEADER, 2500, file_system=SecondFileFails())
+    with pytest.raises(WriteError, match="Disk quota exceeded") as caught:
+        writer.write(records)
+    done = caught.value.acknowledged
+    assert 0 < done < 50
+    assert f"{done} records of this batch are written" in str(caught.value)
+    assert sorted(read_all(on_disk(tmp_path))[0]) == list(range(done)), "neither more nor less than was said"
+
+
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_json_load_works_on_every_file_whatever_the_disk_did(tmp_path: Path, fault: Callable[..., Any]) -> None:
     count = calls_without_a_fault(tmp_path / "sound", FORMATS["json"])
