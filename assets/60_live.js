@@ -52,7 +52,18 @@
     take(msmon.decode(buffer), runs, metrics);
   }
 
+  /** Versions of one server count up by ones; a leap is another server, about which nothing is known yet. */
+  function meetServer(answer) {
+    if (version < 0 || (answer.version >= version && answer.version - version < 1e6)) return;
+    cursors.clear();
+    tableVersion = -1;
+    tableTag = "";
+    tableAt = 0;
+    findingsKey = "";
+  }
+
   function take(answer, runs, metrics) {
+    meetServer(answer);
     const changed = new Set();
     for (const trace of answer.traces) {
       const key = runs[trace.run], metric = metrics[trace.metric];

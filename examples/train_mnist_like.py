@@ -15,7 +15,7 @@ from typing import Any
 import mindspore as ms
 import mindspore.dataset as msd
 import numpy as np
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.train import Callback
 
 from monitor_core import Model, Monitor
@@ -74,6 +74,16 @@ class Convolutional(nn.Cell):
         return self.body(x)
 
 
+class LossScaleOnCpu(nn.TrainOneStepWithLossScaleCell):
+    """MindSpore's loss-scale cell with an overflow check that the CPU has kernels for; on Ascend and GPU use the cell itself."""
+
+    def get_overflow_status(self, status: ms.Tensor, compute_output: Any) -> ms.Tensor:
+        bad = ops.zeros((), ms.float32)
+        for gradient in compute_output:
+            bad = bad + ops.ReduceSum()(ops.cast(ops.logical_not(ops.isfinite(gradient)), ms.float32))
+        return bad > 0
+
+
 class Slowly(Callback):
     """Waits a little after each step, so that a person can watch; the wait counts as part of the step."""
 
@@ -93,6 +103,9 @@ def main() -> None:
     parser.add_argument("--format", choices=("json", "csv", "protobuf"), default="json")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--loss-scale", action="store_true", help="half precision with dynamic loss scaling: overflows to watch"
+    )
     arguments = parser.parse_args()
 
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
@@ -105,12 +118,15 @@ def main() -> None:
         export_options={"include_input_shape": True},
     )  # fmt: skip
     print("watch it with: msmon-dash --logdir logs")
-    model = Model(
-        network,
-        nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
-        nn.Adam(network.trainable_params(), arguments.learning_rate),
-        monitor=monitor,
-    )
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    optimizer = nn.Adam(network.trainable_params(), arguments.learning_rate)
+    if arguments.loss_scale:
+        network.to_float(ms.float16)
+        scale = ms.amp.DynamicLossScaleManager(init_loss_scale=2.0**22, scale_factor=2, scale_window=25)
+        cell = LossScaleOnCpu(nn.WithLossCell(network, loss), optimizer, scale.get_update_cell())
+        model = Model(cell, monitor=monitor)
+    else:
+        model = Model(network, loss, optimizer, monitor=monitor)
     model.train(arguments.epochs, dataset, callbacks=[Slowly(arguments.delay_ms / 1000)])
     print(f"done; the records are in {monitor.config.log_dir}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ class Ingester:
         self._stopping = threading.Event()
         self._watcher = Watcher(self._roots, self._wake)
         self._changed = threading.Condition()
-        self._catalog = Catalog()
+        # From a random number on, so that a page notices a restarted server: its versions are others altogether.
+        self._catalog = Catalog(version=secrets.randbits(30))
         self._thread: threading.Thread | None = None
         self._root_problems: list[RootProblem] = []
         self._directory_problems: list[RunProblem] = []
@@ -78,9 +80,9 @@ class Ingester:
         return self._catalog
 
     def wait(self, version: int, timeout_s: float) -> int:
-        """Block until the catalogue is newer than ``version``, at most ``timeout_s``; returns its version."""
+        """Block until the catalogue is another than ``version``, at most ``timeout_s``; returns its version."""
         with self._changed:
-            self._changed.wait_for(lambda: self._catalog.version > version or self._stopping.is_set(), timeout_s)
+            self._changed.wait_for(lambda: self._catalog.version != version or self._stopping.is_set(), timeout_s)
             return self._catalog.version
 
     def _run(self) -> None:

@@ -11,6 +11,7 @@ from dashboard.ingest import tail
 from dashboard.ingest.catalog import FileInfo, RunInfo, RunProblem, run_key, status_of
 from dashboard.ingest.discover import FoundFile, FoundRun, open_regular
 from dashboard.store.base import SeriesKey, Store
+from monitor_core.batch import concat
 from monitor_core.formats.base import Problem
 from monitor_core.limits import MAX_FRAME_BYTES, MAX_MANIFEST_BYTES, READ_CHUNK_BYTES
 from monitor_core.manifest import Manifest, from_json
@@ -122,8 +123,10 @@ class RunReader:
         for problem in (*problems, *found):
             self._report(name, problem)
         if at_end and file.ended:
-            # Only to learn of a torn end: the state stays before it, in case the file grows against expectation.
-            for problem in tail.feed(after, data[after.offset - state.offset :], final=True)[2]:
+            # What a torn end still gives. The state stays before it, in case the file grows against expectation.
+            _, last, torn = tail.feed(after, data[after.offset - state.offset :], final=True)
+            batch = concat([batch, last])
+            for problem in torn:
                 self._report(name, problem)
             file.concluded = status.st_size
         lost_from = getattr(after.decoder, "lost_from", None)

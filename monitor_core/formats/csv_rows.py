@@ -8,7 +8,6 @@ is not ASCII (Excel needs it then). In names, backslash, newline and NUL are wri
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 _GUARD = "'"
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
 _ESCAPED = {written: name for name, written in _ESCAPES.items()}
+_CELL = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^,"]*)),')
 _ESCAPE = re.compile(r"\\[\\nr0]")
 
 
@@ -114,6 +114,19 @@ def _written(name: str) -> str:
     return _GUARD + name if name.startswith((*_FORMULA, _GUARD)) else name
 
 
+def _names(header: str) -> tuple[str, ...]:
+    """Names in a header line. Not by the csv module, whose limit on a cell is a setting of the whole process."""
+    names, place, text = [], 0, header + ","
+    while place < len(text):
+        cell = _CELL.match(text, place)
+        if cell is None:
+            raise ValueError(f"quotes that do not match, at character {place} of {header[:80]!r}")
+        quoted, bare = cell.groups()
+        names.append(_read(bare if quoted is None else quoted.replace('""', '"')))
+        place = cell.end()
+    return tuple(names)
+
+
 def _read(cell: str) -> str:
     name = cell.removeprefix(_GUARD)
     return _ESCAPE.sub(lambda match: _ESCAPED[match[0]], name) if "\\" in name else name
@@ -180,7 +193,7 @@ class _Rows:
     def _header(self, offset: int, line: bytes, reason: str) -> None:
         """The line is a header, the first one or one that a resumed logger wrote again, or else bad."""
         try:
-            names = tuple(map(_read, next(csv.reader([line.removeprefix(BOM).decode("utf-8").rstrip("\r")]))))
+            names = _names(line.removeprefix(BOM).decode("utf-8").rstrip("\r"))
             if len(names) > _MAX_COLUMNS:
                 raise ValueError(f"{len(names)} columns; expected at most {_MAX_COLUMNS}")
             if "step" in names:
@@ -188,7 +201,7 @@ class _Rows:
                 return
             if not self.columns:
                 reason = f"no column 'step' in {line[:80]!r}"
-        except (ValueError, csv.Error) as error:
+        except ValueError as error:
             reason = str(error)
         expected = "a row of numbers" if self.columns else "a header row"
         report(self._problems, Problem("corrupt", offset, len(line) + 1, f"expected {expected}: {reason}"))

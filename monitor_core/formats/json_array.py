@@ -6,8 +6,9 @@ Bytes of a file::
     {"seq":0,...},\n
     {"seq":1,...}\n]          <- an append replaces these last two bytes by  ,\n{...}\n]
 
-A record exists only with its newline; where the file ends for good, a comma or bracket behind it will do. Because the newline behind the last record moves when another is appended, a
-reader's offset stays *before* it, at the closing brace. NaN and infinities are the strings "NaN", "Infinity" and
+A record exists only with its newline; where the file ends for good, a comma or bracket behind it will do. Because the
+newline behind the last record moves when another is appended, a reader's offset stays *before* it, at the closing
+brace. NaN and infinities are the strings "NaN", "Infinity" and
 "-Infinity" (bare tokens are not JSON, but are read); the five article keys are in every record, null where not
 measured. Arrays of other writers are read too, as long as no record spans two lines.
 """

@@ -170,7 +170,8 @@ def test_many_bad_rows_among_good_ones_are_each_found() -> None:
     [
         (b"loss,lr", "no column 'step' in b'loss,lr'"),
         (b"\xff,step", "'utf-8' codec"),
-        (b'"step' + b"a" * 200_000, "field"),
+        (b'loss,"step,', "quotes that do not match, at character 5"),
+        (b'"step"x,loss', "quotes that do not match"),
     ],
 )
 def test_a_file_without_a_header_is_one_problem(header: bytes, reason: str) -> None:
@@ -178,6 +179,12 @@ def test_a_file_without_a_header_is_one_problem(header: bytes, reason: str) -> N
     assert records == []
     assert [(p.kind, p.offset, p.length) for p in problems] == [("corrupt", 0, len(header) + 9)]
     assert reason in problems[0].reason
+
+
+def test_a_name_of_any_length_that_fits_a_line_is_read() -> None:
+    name = 'a "long", name' * 20_000
+    (record,), problems = decoded(contents(ONE._replace(scalars={name: 2.0})))
+    assert (dict(record.scalars) == {name: 2.0}, problems) == (True, ())
 
 
 def test_a_header_above_the_cap_is_refused() -> None:
@@ -197,13 +204,13 @@ def test_the_first_file_takes_as_many_metrics_as_fit_a_header_line() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_line_above_the_cap_is_passed_over(whole: bool) -> None:
-    data = TEXT + b"2,1,3,,7.0," + b"1" * MAX_LINE_BYTES + b",,,\n" + b"5,1,6,,9.0,0.5,,,\n"
+    data = TEXT + b"2,1,3,,7.0," + b"1" * (3 * MAX_LINE_BYTES) + b",,,\n" + b"5,1,6,,9.0,0.5,,,\n"
     state, seqs, problems = CSV.start(), [], []
     for end in [len(data)] if whole else range(0, len(data) + 100_000, 100_000):
         state, batch, found = CSV.decode(state, data[state.offset : end])
         seqs += batch.seq.tolist()
         problems += found
-        assert end - state.offset <= MAX_LINE_BYTES + 1, "what is passed over must not be kept"
+        assert min(end, len(data)) - state.offset <= MAX_LINE_BYTES, "what is passed over must not be kept"
     assert seqs == [0, 1, 5]
     assert [(p.kind, p.offset) for p in problems] == [("too_large", len(TEXT))]
 
