@@ -1,6 +1,6 @@
 """The article's loss oscillation (section 4.2): std / mean over a sliding window, as a table function and as a state machine.
 
-Both use one exact sum per window (``math.fsum``), so they give the same flags to the last bit; pandas' rolling std carries rounding
+Wherever rounding could decide about the threshold, both use one exact sum per window (``math.fsum``), so they give the same flags; pandas' rolling std carries rounding
 errors on from values that have left its window, and agrees wherever that does not matter.
 """
 
@@ -24,6 +24,8 @@ WINDOW_ROWS = 100  # rows; the article
 THRESHOLD = 0.3  # std / mean, no unit; the article
 CONSECUTIVE = 5  # windows; contract F: the article's trigger "more than five in a row"
 _CHUNK_WINDOWS = 10_000  # bounds the memory of the vectorised form to 8 MB
+_ROUNDING = 4e-16  # relative error of one addition, doubled
+_MARGIN = 1e7  # the variance must be this much larger than what rounding may have added: leaves a ratio right to 1e-7
 _DOUBT = 1e-6  # relative distance from the threshold within which the fast sum is not trusted
 
 
@@ -79,6 +81,41 @@ def _flags(losses: NDArray[np.float64], window: int, threshold: float) -> NDArra
     return flags
 
 
+class _RunningSums:
+    """Sum and sum of squares of a window, kept up as it moves: a tenth of the cost of adding it up each time.
+
+    Every step adds a rounding error of the largest value seen; ``ratio`` is NaN where that could matter.
+    """
+
+    def __init__(self) -> None:
+        self.age = 10**9
+        """Steps since the sums were made afresh; very old before the first time."""
+        self._sum = self._squares = self._largest = 0.0
+
+    def restart(self, values: Iterable[float]) -> None:
+        """Add up a window afresh."""
+        window = list(values)
+        self._sum, self._squares = sum(window), sum([value * value for value in window])
+        self._largest = max(map(abs, window))
+        self.age = 0
+
+    def add(self, value: float, left: float) -> None:
+        """``value`` enters the window, ``left`` leaves it. NaN spoils the sums until the next restart."""
+        self._sum += value - left
+        self._squares += value * value - left * left
+        self._largest = max(self._largest, abs(value))
+        self.age += 1 if value == value else 10**9
+
+    def ratio(self, count: int) -> float:
+        """Sample standard deviation / mean, or NaN where the exact sums must decide."""
+        mean = self._sum / count
+        variance = (self._squares - self._sum * mean) / (count - 1)
+        error = _ROUNDING * self._largest * self._largest * count
+        if not variance > error * _MARGIN or not abs(mean) > _DOUBT * self._largest:
+            return math.nan
+        return math.sqrt(variance) / mean
+
+
 class LossOscillation:
     """The same rule, one record at a time.
 
@@ -97,6 +134,7 @@ class LossOscillation:
         self._values: deque[float] = deque(maxlen=window)
         self._finite = 0
         self._row = -1
+        self._sums = _RunningSums()
         self._streak: list[tuple[int, int, float]] = []
         self._spans = Spans(window)
 
@@ -106,8 +144,9 @@ class LossOscillation:
         self._row += 1
         value = math.nan if loss is None or not math.isfinite(loss) else loss
         self._finite = 0 if math.isnan(value) else self._finite + 1
+        self._sums.add(value, self._values[0] if len(self._values) == self.window else 0.0)
         self._values.append(value)
-        ratio = ratio_of(self._values) if self._finite >= self.window else math.nan
+        ratio = self._ratio() if self._finite >= self.window else math.nan
         self.flag = ratio > self.threshold
         if not self.flag:
             self._streak.clear()
@@ -122,6 +161,15 @@ class LossOscillation:
         for item in self._streak:
             self._spans.add(*item)
         return (self._finding(self._spans.items[-1]),) if len(self._spans.items) > before else ()
+
+    def _ratio(self) -> float:
+        """The window's ratio: by running sums where they cannot be wrong about the threshold, else exactly."""
+        sums = self._sums
+        if sums.age >= self.window:
+            sums.restart(self._values)
+        ratio = sums.ratio(self.window)
+        unsure = not abs(ratio - self.threshold) > _DOUBT * max(1.0, abs(self.threshold))
+        return ratio_of(self._values) if unsure else ratio
 
     def findings(self) -> tuple[Finding, ...]:
         """See ``Detector.findings``."""

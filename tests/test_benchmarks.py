@@ -1,0 +1,27 @@
+"""The benchmarks run and print what they promise; their figures are not judged here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "lines"),
+    [
+        ("training_thread.py", ["--steps", "60", "--rounds", "1"], ["msmon json", "msmon csv", "msmon protobuf"]),
+        ("detectors_cost.py", ["--records", "300"], ["article.loss_oscillation", "non_finite", "all"]),
+    ],
+)
+def test_a_benchmark_prints_its_table(script: str, arguments: list[str], lines: list[str]) -> None:
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / script), *arguments],
+        capture_output=True, text=True, timeout=120, check=True, cwd=ROOT,
+    ).stdout  # fmt: skip
+    for line in lines:
+        assert any(row.startswith(line) for row in out.splitlines()), out
