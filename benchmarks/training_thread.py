@@ -1,7 +1,8 @@
 """What recording costs a training: python benchmarks/training_thread.py [--steps N] [--rounds N]
 
 Ours and tensorboardX's turns alternate, each in a fresh directory; every figure is the median over the rounds. The
-recording path is what runs between two training steps: for us one Recorder.record with 10 scalars, for tensorboardX ten SummaryWriter.add_scalar.
+recording path is what runs between two training steps: for us one Recorder.record with 10 scalars, for tensorboardX
+ten SummaryWriter.add_scalar.
 """
 
 from __future__ import annotations

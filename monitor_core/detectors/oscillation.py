@@ -1,7 +1,8 @@
 """The article's loss oscillation (section 4.2): std / mean over a sliding window, as a table function and as a state machine.
 
-Wherever rounding could decide about the threshold, both use one exact sum per window (``math.fsum``), so they give the same flags; pandas' rolling std carries rounding
-errors on from values that have left its window, and agrees wherever that does not matter.
+Wherever rounding could decide about the threshold, both use one exact sum per window (``math.fsum``), so they give the
+same flags; pandas' rolling std carries rounding errors on from values that have left its window, and agrees wherever
+that does not matter.
 """
 
 from __future__ import annotations

@@ -197,10 +197,7 @@ def test_zooming_fetches_full_resolution_in_all_panels_and_survives_growth(
     first, last = page.ask("[msmon.state.first, msmon.state.last]")
     assert first < spike < last
     for panel in ("loss", "grad_norm", "step_time"):
-        shown = page.ask(
-            f"[...document.querySelectorAll('.ms-panel')].find(p => p.dataset.panel === '{panel}').querySelector('.js-plotly-plot').layout.xaxis.range"
-        )
-        assert shown == [first, last], panel
+        assert page.x_range(panel) == [first, last], panel
     page.page.goto(f"{page.page.url.split('?')[0]}?first={spike - 100}&last={spike + 100}")
     page.until(f"window.msmon && msmon.debug.ready && msmon.traces.size && {trace}.shift === 0", "single steps")
     page.settle()
