@@ -98,6 +98,13 @@
   /** 12,040 */
   msmon.count = (number) => GROUPED[state.language].format(number);
 
+  /** 12040 as it is, 1234567 as 1.235M: for narrow columns. */
+  msmon.compact = function (number) {
+    if (Math.abs(number) < 1e5) return String(number);
+    const [size, letter] = Math.abs(number) >= 1e9 ? [1e9, "G"] : Math.abs(number) >= 1e6 ? [1e6, "M"] : [1e3, "k"];
+    return Number((number / size).toPrecision(4)) + letter;
+  };
+
   /** A value with its unit, short. */
   msmon.value = function (number, unit) {
     if (!Number.isFinite(number)) return String(number);

@@ -295,6 +295,10 @@
     if (right && companions.length) {
       layout.yaxis3 = axis(look, { overlaying: "y", side: "right", type: "log", showgrid: false, tickmode: "auto", nticks: 4, exponentformat: "power", range: msmon.yRange(companions, true, true) || undefined });
     }
+    if (!main.length && !companions.length) {
+      // An axis without data would show numbers that mean nothing.
+      for (const name of ["xaxis", "yaxis"]) Object.assign(layout[name], { showticklabels: false, showgrid: false });
+    }
     return { data, layout };
   };
 

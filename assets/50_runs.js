@@ -53,7 +53,7 @@
     return [
       { field: "title", headerName: msmon.text("column_name"), cellRenderer: "MsmonRun", flex: 1, minWidth: 130, tooltipField: "name", cellDataType: "text" },
       { field: "status", headerName: msmon.text("column_status"), cellRenderer: "MsmonStatus", width: 78, cellDataType: "text" },
-      { field: "steps", headerName: msmon.text("column_steps"), width: 58, ...number },
+      { field: "steps", headerName: msmon.text("column_steps"), cellRenderer: "MsmonCount", width: 58, ...number },
       { field: "loss", headerName: msmon.text("column_loss"), cellRenderer: "MsmonLoss", width: 66, ...number },
       { field: "findings", headerName: "\u26a0", headerTooltip: msmon.text("column_findings"), width: 40, ...number },
       { field: "attempts", headerName: "\u21bb", headerTooltip: msmon.text("column_attempts"), width: 38, ...number },
@@ -69,6 +69,7 @@
     const share = data.loading === null ? "" : ` ${Math.floor(100 * data.loading)} %`;
     return make("span", { className: `ms-pill ms-${data.status}`, title: data.reason ? `${word}: ${data.reason}` : word }, word + share);
   };
+  components.MsmonCount = ({ value }) => make("span", { title: value === null ? "" : msmon.count(value) }, value === null ? "" : msmon.compact(value));
   components.MsmonLoss = ({ value }) => make("span", { className: typeof value === "string" ? "ms-bad" : "" }, typeof value === "number" ? Number(value.toPrecision(4)).toString() : value === null ? "" : value);
 
   /** What is missing, and what to do, when no run can be shown. */
