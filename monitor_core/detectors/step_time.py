@@ -33,8 +33,9 @@ def detect_step_time_spike(df: pd.DataFrame, threshold: float = THRESHOLD) -> pd
     import pandas as pd
 
     times = pd.to_numeric(df["step_time"], errors="coerce")
+    known = times.dropna().to_numpy(np.float64)
     with np.errstate(all="ignore"):  # infinities and sums beyond the largest float are answers here, not accidents
-        median = float(times.median())
+        median = float(np.median(known)) if len(known) else math.nan
     return (times > median * threshold).astype(bool)
 
 
