@@ -258,11 +258,15 @@
   function unitTicks(unit, range) {
     if (unit === "share") return { tickformat: ",.0%", rangemode: "tozero" };
     if (unit !== "bytes" || !range) return {};
+    const size = [2 ** 30, 2 ** 20, 2 ** 10, 1].find((candidate) => Math.max(Math.abs(range[0]), Math.abs(range[1])) >= candidate) || 1;
+    const name = { [2 ** 30]: "GiB", [2 ** 20]: "MiB", [2 ** 10]: "KiB", 1: "B" }[size];
+    const rough = (range[1] - range[0]) / size / 4;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((candidate) => candidate >= rough);
+    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
     const values = [];
-    const span = (range[1] - range[0]) / 4;
-    const step = Math.pow(2, Math.max(0, Math.round(Math.log2(span || 1))));
-    for (let v = Math.ceil(range[0] / step) * step; v <= range[1] && values.length < 9; v += step) values.push(v);
-    return { tickvals: values, ticktext: values.map((v) => msmon.value(v, "bytes")) };
+    for (let v = Math.ceil(range[0] / size / step) * step; v <= range[1] / size && values.length < 9; v += step) values.push(v);
+    return { tickvals: values.map((v) => v * size), ticktext: values.map((v) => `${v.toFixed(digits)} ${name}`) };
   }
 
   /**
@@ -284,7 +288,7 @@
     for (const { trace, run } of main.concat(companions)) data.push(...nonfinite(trace, run));
     data.push(...found.drawn);
     const layout = {
-      uirevision: "msmon", autosize: true, margin: { l: 52, r: right && companions.length ? 52 : 14, t: 6, b: 30 }, dragmode: "zoom", hovermode: "closest",
+      uirevision: "msmon", autosize: true, margin: { l: 52, r: right && companions.length ? 52 : 30, t: 6, b: 30 }, dragmode: "zoom", hovermode: "closest",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: look.font, color: look.ink, size: 12 },
       hoverlabel: { align: "left", bgcolor: look.card, bordercolor: look.grid, font: { color: look.ink, size: 12 }, namelength: 40 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: look.faint, activecolor: look.ink }, shapes: found.shapes, showlegend: false,
