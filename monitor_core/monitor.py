@@ -95,6 +95,11 @@ class Recorder:
         return self._thread is not None and not self._closing and not self._silenced
 
     @property
+    def started(self) -> bool:
+        """Whether ``open`` ever claimed an attempt."""
+        return self._attempt > 0
+
+    @property
     def dropped(self) -> int:
         """Records lost so far."""
         return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)

@@ -7,9 +7,10 @@ Every hook is guarded: whatever goes wrong inside is logged once, counted, and n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,20 +18,17 @@ import mindspore
 from mindspore.train import Callback
 
 from monitor_core.clock import SystemClock
-from monitor_core.collectors.inputs import batch_samples, input_shapes
-from monitor_core.collectors.memory import DeviceMemory, HostUsage
-from monitor_core.collectors.outputs import ABSENT_OUTPUTS, collect_outputs
-from monitor_core.collectors.timing import StepTimer
 from monitor_core.config import MonitorConfig, from_mapping
 from monitor_core.config_file import read_config_file
 from monitor_core.detectors import Finding
 from monitor_core.detectors.texts import describe
 from monitor_core.errors import ConfigError
+from monitor_core.mindspore.collecting import StepCollector
 from monitor_core.mindspore.config_view import ConfigView
-from monitor_core.mindspore.environment import device_memory, parameters_of, rank_and_size, steps_before, user_language
-from monitor_core.mindspore.train_step import NO_OPTIMIZER, SKIPPED, TapReader, attach_tap
+from monitor_core.mindspore.environment import parameters_of, rank_and_size, steps_before, user_language
+from monitor_core.mindspore.own_loop import OwnStep
+from monitor_core.mindspore.silence import watch
 from monitor_core.monitor import FlushReceipt, Recorder
-from monitor_core.record import NO_NESTED
 
 _log = logging.getLogger("msmon")
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
@@ -64,10 +62,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         self._settings = from_mapping(monitor_config)
         self._clock = SystemClock()
         self._recorder: Recorder | None = None
-        self._timer = StepTimer(self._clock)
-        self._host = HostUsage(self._clock)
-        self._device = DeviceMemory(*device_memory())
-        self._tap: TapReader | None = None
+        self._collector = StepCollector(self._clock)
         self._listening: Any = None
         self._stop: Finding | None = None
         self._stopped = False
@@ -76,6 +71,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         if self._settings.enable:
             self._recorder = self._build()
             print(f"msmon: writing to {self._recorder.directory}")
+            watch(self)
 
     @classmethod
     def from_config(cls, path: str | Path) -> Monitor:
@@ -91,6 +87,20 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
     def _config(self) -> ConfigView:
         """The article's spelling: item assignment is ``reconfigure``."""
         return ConfigView(self)
+
+    @property
+    def silence(self) -> str | None:
+        """Why an enabled Monitor has recorded nothing so far, in words; None when it has, or is disabled."""
+        if self._recorder is None or self._recorder.started:
+            return None
+        if self._listening is None:
+            return (
+                "it was given to no training: use Model(..., monitor=monitor) or model.train(..., callbacks=[monitor])"
+            )
+        return (
+            "its hooks are bound but never fired: Model.train() did not run; a hand-written loop needs "
+            "'with monitor.step(step, loss=..., grads=...)'"
+        )
 
     @property
     def hook_errors(self) -> Mapping[str, int]:
@@ -131,7 +141,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         ]
         options = self._settings.export_options
         if options["include_grad"] or options["include_lr"]:
-            self._tap = attach_tap(train_network, with_norm=options["include_grad"])
+            self._collector.listen(train_network, options)
         self._listening = train_network
 
     @_guarded
@@ -145,19 +155,22 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         if network is not None:
             self.register_hooks(network)
         self._recorder.open()
-        self._explain(params)
+        reasons, notes = self._collector.explain(params, self._settings.export_options)
+        self._recorder.absent(reasons)
+        for note in notes:
+            self._recorder.note(note)
 
     @_guarded
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """Data of a new epoch is fetched from now on."""
-        self._timer.epoch_begin()
+        self._collector.timer.epoch_begin()
         if self._steps_before is None:
             self._steps_before = steps_before(parameters_of(run_context))
 
     @_guarded
     def on_train_step_begin(self, run_context: Any) -> None:
         """The network runs from now on."""
-        self._timer.step_begin()
+        self._collector.timer.step_begin()
 
     @_guarded
     def on_train_step_end(self, run_context: Any) -> None:
@@ -169,7 +182,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
             if self._listening is None and params.get("train_network") is not None:
                 self.register_hooks(params["train_network"])
             self._recorder.open()
-        scalars, nested = self._collect(params)
+        scalars, nested = self._collector.collect(params, self._settings.export_options)
         step, epoch = int(params.get("cur_step_num", 0)) + (self._steps_before or 0), params.get("cur_epoch_num")
         self._recorder.record(step, epoch, scalars, nested)
         if self._settings.debug:
@@ -204,6 +217,34 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         else:
             self._close("failed" if issubclass(kind, Exception) else "stopped", kind.__name__)
 
+    @contextlib.contextmanager
+    def step(
+        self,
+        step: int,
+        *,
+        loss: object = None,
+        grads: Sequence[Any] | None = None,
+        epoch: int | None = None,
+        **metrics: float,
+    ) -> Iterator[OwnStep]:
+        """One step of a hand-written loop: a record when the block ends without an exception.
+
+        ``with monitor.step(step) as s: loss, grads = ...; optimizer(grads); s.loss, s.grads = loss, grads``. Whatever is wrong with the
+        values costs the record and not the loop. End the loop with ``monitor.close()``.
+        """
+        own = OwnStep(self._clock, loss, grads, dict(metrics))
+        yield own
+        self._own_step(step, epoch, own)
+
+    @_guarded
+    def _own_step(self, step: int, epoch: int | None, own: OwnStep) -> None:
+        if self._recorder is None or not self._settings.enable:
+            return
+        self._recorder.open()
+        options = self._settings.export_options
+        scalars = own.scalars(with_loss=options["include_loss"], with_norm=options["include_grad"])
+        self._recorder.record(int(step), epoch, scalars | self._collector.memory(options))
+
     def flush(self, *, durable: bool = False) -> FlushReceipt:
         """Wait until every record so far is in the files; the receipt says up to which ``seq``."""
         return self._recorder.flush(durable=durable) if self._recorder else FlushReceipt(-1, False, 0)
@@ -226,44 +267,6 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
             on_finding=self._found,
             clock=self._clock,
         )
-
-    def _collect(self, params: Mapping[str, Any]) -> tuple[dict[str, float], Mapping[str, object]]:
-        options = self._settings.export_options
-        outputs = collect_outputs(params.get("net_outputs"))
-        element = params.get("train_dataset_element")
-        scalars: dict[str, float] = {}
-        if options["include_loss"] and "loss" in outputs:
-            scalars["loss"] = outputs["loss"]
-        if self._tap is not None:
-            scalars |= self._tap.collect(norm=options["include_grad"], rate=options["include_lr"])
-        times = self._timer.step_end(batch_samples(element))
-        if not options["include_throughput"]:
-            times.pop("throughput", None)
-        scalars |= times
-        if options["include_overflow"] and "overflow" in outputs:
-            scalars["overflow"], scalars["loss_scale"] = outputs["overflow"], outputs["loss_scale"]
-        if options["include_memory"]:
-            scalars |= self._device.collect() | self._host.collect()
-        shapes = input_shapes(element) if options["include_input_shape"] else None
-        return scalars, {"input_shapes": shapes} if shapes else NO_NESTED
-
-    def _explain(self, params: Mapping[str, Any]) -> None:
-        """Say in ``run.json`` what cannot be measured in this training, and why."""
-        if self._recorder is None:
-            return
-        options = self._settings.export_options
-        reasons: dict[str, str] = {}
-        if options["include_memory"]:
-            reasons |= self._device.absent()
-        if self._tap is None and (options["include_grad"] or options["include_lr"]):
-            reasons |= dict.fromkeys(("grad_norm", "learning_rate"), NO_OPTIMIZER)
-        if options["include_overflow"] and hasattr(params.get("train_network"), "scale_sense"):
-            self._recorder.note(SKIPPED)
-        elif options["include_overflow"]:
-            reasons |= ABSENT_OUTPUTS
-        self._recorder.absent(reasons)
-        if params.get("dataset_sink_mode") and params.get("batch_num", 1) > 1:
-            self._recorder.note("data set sink mode: one record covers a whole sink of steps; nothing is interpolated")
 
     def _found(self, finding: Finding) -> None:
         """Called in the recorder's thread."""

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from monitor_core.config import MonitorConfig
 from monitor_core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from monitor_core.mindspore.callback import Monitor
+
+class Configurable(Protocol):
+    """What the view needs of a Monitor."""
+
+    @property
+    def config(self) -> MonitorConfig:
+        """The configuration in force."""
+        ...
+
+    def reconfigure(self, **changes: object) -> None:
+        """Change fields, validated."""
+        ...
 
 
 class ConfigView(MutableMapping[str, Any]):
     """``monitor._config``: the fields as a dict whose assignments are validated."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Configurable) -> None:
         self._monitor = monitor
 
     def __getitem__(self, field: str) -> Any:

@@ -17,6 +17,8 @@ nn, ops = ms.nn, ms.ops
 from mindspore.train import Callback  # noqa: E402
 
 from monitor_core import ConfigError, LogDirError, Model, Monitor, load_monitor_logs  # noqa: E402
+from monitor_core.mindspore import silence  # noqa: E402
+from monitor_core.mindspore.collecting import StepCollector  # noqa: E402
 from monitor_core.mindspore.train_step import OptimizerTap  # noqa: E402
 
 
@@ -187,10 +189,10 @@ def test_a_failing_hook_never_reaches_the_training(
 ) -> None:
     monitor = Monitor(log_dir=tmp_path, responses=[])
 
-    def broken(self: Any, params: Any) -> Any:
+    def broken(self: Any, params: Any, options: Any) -> Any:
         raise RuntimeError("a collector is broken")
 
-    monkeypatch.setattr(Monitor, "_collect", broken)
+    monkeypatch.setattr(StepCollector, "collect", broken)
     with caplog.at_level(logging.ERROR, "msmon"):
         model(monitor).train(1, data())
     assert monitor.hook_errors == {"on_train_step_end": 12}
@@ -264,3 +266,49 @@ def test_a_custom_step_cell_without_optimizer_says_why_there_is_no_norm(tmp_path
     assert df["grad_norm"].isna().all()
     assert df["loss"].notna().all()
     assert "custom step cell" in json.loads((tmp_path / "run.json").read_text())["absent"]["grad_norm"]
+
+
+def test_a_hand_written_loop_is_recorded_step_by_step(mode: str, tmp_path: Path) -> None:
+    network = net()
+    optimizer = nn.Momentum(network.trainable_params(), 0.01, 0.9)
+    forward = nn.WithLossCell(network, nn.MSELoss())
+    gradient = ops.value_and_grad(forward, None, optimizer.parameters)
+    monitor = Monitor(log_dir=tmp_path, responses=[])
+    losses, norms = [], []
+    for number, batch in enumerate(data().create_tuple_iterator(), 1):
+        with monitor.step(number, epoch=1, temperature=0.5) as step:
+            loss, grads = gradient(*batch)
+            optimizer(grads)
+            step.loss, step.grads = loss, grads
+        losses.append(float(loss.asnumpy()))
+        norms.append(np.sqrt(sum((g.asnumpy().astype(np.float64) ** 2).sum() for g in grads)))
+    with pytest.raises(ZeroDivisionError), monitor.step(99):
+        raise ZeroDivisionError
+    with monitor.step(13, loss="no number", grads=[None]):
+        pass
+    monitor.close()
+    df = load_monitor_logs(tmp_path)
+    assert list(df["step"]) == list(range(1, 13)), (
+        "a step that failed is no record, and bad values never reach the loop"
+    )
+    assert list(df["loss"]) == losses
+    assert np.allclose(df["grad_norm"], norms, rtol=1e-6)
+    assert (df["step_time"] > 0).all() and (df["temperature"] == 0.5).all()
+    assert monitor.hook_errors == {"_own_step": 1}
+    assert status(tmp_path)["status"] == "finished"
+
+
+def test_a_monitor_that_recorded_nothing_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    silence.tell()
+    Monitor(log_dir=tmp_path / "forgotten")
+    bound = model(Monitor(log_dir=tmp_path / "bound"))
+    used = model(Monitor(log_dir=tmp_path / "used", responses=[]))
+    used.train(1, data(2))
+    Monitor(enable=False, log_dir=tmp_path / "off")
+    with caplog.at_level(logging.WARNING, "msmon"):
+        assert silence.tell() == 2
+        assert silence.tell() == 0
+    assert "it was given to no training: use Model(..., monitor=monitor)" in caplog.text
+    assert "its hooks are bound but never fired" in caplog.text
+    assert "monitor.step" in bound._monitor.silence
+    assert used._monitor.silence is None
