@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from dashboard.ingest.catalog import RunInfo
     from dashboard.overlays import Overlays
     from dashboard.store.table import TableSnapshot
+    from monitor_core.detectors.texts import Language
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     arguments = _parser().parse_args(argv)
+    if arguments.command == "verify":
+        return _verify(Path(arguments.logdir), arguments.language)
     return inspect(Path(arguments.logdir), as_json=arguments.json)
 
 
@@ -30,7 +33,19 @@ def _parser() -> argparse.ArgumentParser:
     found = commands.add_parser("inspect", help="what a log directory holds and what is wrong with it")
     found.add_argument("logdir", help="directory with runs, or a run itself")
     found.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    checked = commands.add_parser("verify", help="the four layers: configuration, hooks, records, files")
+    checked.add_argument("--logdir", required=True, help="the log_dir of a Monitor")
+    checked.add_argument("--language", choices=("en", "zh"), default="en")
     return parser
+
+
+def _verify(logdir: Path, language: Language) -> int:
+    """Print the four layers; 0: all passed, 1: one failed."""
+    from monitor_core.verify import report, verify
+
+    layers = verify(logdir)
+    print(report(layers, language))
+    return 0 if all(layer.passed for layer in layers) else 1
 
 
 def inspect(logdir: Path, *, as_json: bool = False) -> int:
@@ -111,3 +126,7 @@ def _text(run: dict[str, Any]) -> str:
     if run["problem_count"] > len(run["problems"]):
         lines.append(f"  and {run['problem_count'] - len(run['problems'])} more problems")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -27,6 +27,8 @@ class Attempt:
     reason: str | None = None
     """The exception's type for ``failed``; who asked for ``stopped``."""
     last_seq: int | None = None
+    hooks: int | None = None
+    """Hooks bound to the train network; None for a hand-written loop."""
     dropped: int = 0
     """Records that the buffer had to drop because the disk could not keep up."""
     pid: int | None = None
@@ -94,6 +96,7 @@ def _attempt(value: object) -> Attempt:
         status=status,
         reason=None if value.get("reason") is None else str(value["reason"]),
         last_seq=None if value.get("last_seq") is None else _integer(value, "last_seq", 0),
+        hooks=None if value.get("hooks") is None else _integer(value, "hooks", 0),
         dropped=_integer(value, "dropped", 0),
         pid=None if value.get("pid") is None else _integer(value, "pid", 0),
         host=None if value.get("host") is None else str(value["host"]),

@@ -104,13 +104,16 @@ class Recorder:
         """Records lost so far."""
         return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
 
-    def open(self) -> None:
-        """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError."""
+    def open(self, hooks: int | None = None) -> None:
+        """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError.
+
+        ``hooks``: how many are bound to the train network, for ``msmon verify``.
+        """
         if self.is_open or self._silenced:
             return
         now = self._clock.wall()
         host = platform.node()
-        attempt = Attempt(0, now, pid=os.getpid(), host=host)
+        attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host)
         self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
         self._attempt = self._manifest.attempts[-1].attempt
         self._seq = 0

@@ -111,6 +111,12 @@ def describe(finding: Finding, language: Language) -> FindingText:
     )
 
 
+def one_line(finding: Finding, language: Language) -> str:
+    """The finding for a log: where, what, why, and what to do."""
+    text = describe(finding, language)
+    return f"step {finding.first_step}: {text.title}: {text.evidence} -> {'; '.join(text.advice)}"
+
+
 def _evidence(template: str | None, evidence: Mapping[str, float]) -> str:
     try:
         return template.format_map(evidence) if template else _plain(evidence)

@@ -21,7 +21,7 @@ from monitor_core.clock import SystemClock
 from monitor_core.config import MonitorConfig, from_mapping
 from monitor_core.config_file import read_config_file
 from monitor_core.detectors import Finding
-from monitor_core.detectors.texts import describe
+from monitor_core.detectors.texts import one_line
 from monitor_core.errors import ConfigError
 from monitor_core.mindspore.collecting import StepCollector
 from monitor_core.mindspore.config_view import ConfigView
@@ -29,6 +29,7 @@ from monitor_core.mindspore.environment import parameters_of, rank_and_size, ste
 from monitor_core.mindspore.own_loop import OwnStep
 from monitor_core.mindspore.silence import watch
 from monitor_core.monitor import FlushReceipt, Recorder
+from monitor_core.verify import Attached, report, verify
 
 _log = logging.getLogger("msmon")
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
@@ -154,7 +155,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         network = params.get("train_network")
         if network is not None:
             self.register_hooks(network)
-        self._recorder.open()
+        self._recorder.open(len(network.hook_list) if network is not None else 0)
         reasons, notes = self._collector.explain(params, self._settings.export_options)
         self._recorder.absent(reasons)
         for note in notes:
@@ -181,7 +182,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         if not self._recorder.is_open:
             if self._listening is None and params.get("train_network") is not None:
                 self.register_hooks(params["train_network"])
-            self._recorder.open()
+            self._recorder.open(len(getattr(self._listening, "hook_list", ())))
         scalars, nested = self._collector.collect(params, self._settings.export_options)
         step, epoch = int(params.get("cur_step_num", 0)) + (self._steps_before or 0), params.get("cur_epoch_num")
         self._recorder.record(step, epoch, scalars, nested)
@@ -249,6 +250,21 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         """Wait until every record so far is in the files; the receipt says up to which ``seq``."""
         return self._recorder.flush(durable=durable) if self._recorder else FlushReceipt(-1, False, 0)
 
+    def verify(self, model: Any = None) -> bool:
+        """The four layers of the article for this Monitor, printed with cause and fix; whether all passed.
+
+        ``model``: the Model it was given to; without it the second layer is judged by ``run.json``.
+        """
+        self.flush()
+        layers = verify(self._settings.log_dir, None if model is None else self._attached(model))
+        print(report(layers, user_language()))
+        return all(layer.passed for layer in layers)
+
+    def _attached(self, model: Any) -> Attached:
+        network = getattr(model, "_train_network", None)
+        reached = getattr(model, "_monitor", None) is self or (network is not None and self._listening is network)
+        return Attached(reached, len(getattr(network, "hook_list", ())), self._settings.enable)
+
     def close(self) -> None:
         """End recording; for loops that have no ``on_train_end``."""
         self._close("finished", None)
@@ -271,9 +287,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
     def _found(self, finding: Finding) -> None:
         """Called in the recorder's thread."""
         if "log" in self._settings.responses:
-            text = describe(finding, user_language())
-            advice = "; ".join(text.advice)
-            _log.warning("step %d: %s: %s -> %s", finding.first_step, text.title, text.evidence, advice)
+            _log.warning("%s", one_line(finding, user_language()))
         if "stop" in self._settings.responses and finding.severity != "info":
             self._stop = self._stop or finding
 
@@ -281,7 +295,5 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         count = self._hook_errors.get(hook, 0)
         self._hook_errors[hook] = count + 1
         if count == 0:
-            _log.error(
-                "%s failed and the training goes on without it: %s: %s (said once; monitor.hook_errors counts)",
-                hook, type(error).__name__, error,
-            )  # fmt: skip
+            text = "%s failed and the training goes on without it: %s: %s (said once; monitor.hook_errors counts)"
+            _log.error(text, hook, type(error).__name__, error)

@@ -312,3 +312,17 @@ def test_a_monitor_that_recorded_nothing_says_so_once(tmp_path: Path, caplog: py
     assert "its hooks are bound but never fired" in caplog.text
     assert "monitor.step" in bound._monitor.silence
     assert used._monitor.silence is None
+
+
+def test_verify_passes_after_a_training_and_names_a_foreign_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    monitor = Monitor(log_dir=tmp_path, responses=[])
+    trained = model(monitor)
+    trained.train(1, data())
+    assert monitor.verify(trained)
+    assert monitor.verify()
+    assert "4 hooks on the train network" in capsys.readouterr().out
+    assert not monitor.verify(model(None))
+    assert "the model has no Monitor" in capsys.readouterr().out
