@@ -110,6 +110,7 @@ def _sidebar() -> Any:
             "headerHeight": 32,
             "suppressCellFocus": False,
             "animateRows": False,
+            "suppressNoRowsOverlay": True,  # the page says in its own words what is missing
             "theme": {"function": _GRID_THEME},
         },
         className="ms-grid",
