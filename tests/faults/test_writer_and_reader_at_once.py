@@ -26,6 +26,7 @@ from monitor_core.writers.file import FileWriter
 HEADER = FileHeader("run", 0, 1, 1, 0.0, "host", 1)
 RECORDS = 100_000
 FLUSH_EVERY = 50
+LOOK_EVERY = 10_000  # records after which the writer waits for a look: a busy machine may give the reader no turn
 METRICS = ("loss", "grad_norm", "step_time", "learning_rate", "throughput")
 all_formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
 
@@ -55,7 +56,7 @@ class Follower(threading.Thread):
         self.states: dict[Path, object] = {}
         self.batches: dict[Path, list[Batch]] = {}
         self.problems: list[Problem] = []
-        self.rounds_with_news = 0
+        self.rounds = self.rounds_with_news = 0
         self.writer_done = threading.Event()
         self.error: BaseException | None = None
 
@@ -64,10 +65,17 @@ class Follower(threading.Thread):
             while True:
                 last = self.writer_done.is_set()
                 self.rounds_with_news += sum([self.look(path, last) for path in sorted(self.directory.iterdir())]) > 0
+                self.rounds += 1
                 if last:
                     return
         except BaseException as error:  # noqa: BLE001 - the test's thread hands what went wrong to the test
             self.error = error
+
+    def wait_for_another_round(self) -> None:
+        """Until a look that began after this call is through, or the reader has failed."""
+        wanted = self.rounds + 2
+        while self.rounds < wanted and self.is_alive():
+            time.sleep(0.001)
 
     def look(self, path: Path, final: bool) -> int:
         state = self.states.get(path, self.format.start())
@@ -93,6 +101,8 @@ def test_a_hundred_thousand_records_are_read_while_they_are_written(tmp_path: Pa
     try:
         for start in range(0, RECORDS, FLUSH_EVERY):
             writer.write(records[start : start + FLUSH_EVERY])
+            if start % LOOK_EVERY == 0:
+                follower.wait_for_another_round()
         writer.close()
     finally:
         follower.writer_done.set()
