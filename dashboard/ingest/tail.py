@@ -24,7 +24,7 @@ class TailState:
     decoder: Any
     """The format's own state."""
     head: bytes = b""
-    """First bytes of the file as they were, at most FINGERPRINT_BYTES."""
+    """The first bytes that were consumed, at most FINGERPRINT_BYTES."""
     records: int = 0
     """Records found, repeats included."""
 
@@ -42,21 +42,24 @@ def start(format_: Format) -> TailState:
 def check(state: TailState, size: int, head: bytes) -> tuple[TailState, tuple[Problem, ...]]:
     """Compare a file's size and first bytes with what was read before; begins anew when it is another file.
 
-    The closing bytes of a JSON array are rewritten by every append, so only bytes below the offset are compared.
+    Only consumed bytes are compared: the closing bytes of a JSON array are rewritten by every append.
     """
-    known = state.head[: min(len(state.head), state.offset)]
     if size < state.offset:
         problem = Problem(
             "shrunk", size, state.offset - size, "the file became shorter; reading it again from the beginning"
         )
-    elif not head.startswith(known):
+    elif not head.startswith(state.head):
         problem = Problem("replaced", 0, 0, "the file's first bytes changed; reading it again from the beginning")
     else:
-        return (replace(state, head=head[:FINGERPRINT_BYTES]) if len(head) > len(state.head) else state), ()
-    return replace(start(state.format), head=head[:FINGERPRINT_BYTES]), (problem,)
+        return state, ()
+    return start(state.format), (problem,)
 
 
 def feed(state: TailState, data: bytes, *, final: bool = False) -> tuple[TailState, Batch, tuple[Problem, ...]]:
     """Decode ``data``, the file's bytes from ``state.offset`` on; ``final``: the file ends here for good."""
     decoder, batch, problems = state.format.decode(state.decoder, data, final=final)
-    return replace(state, decoder=decoder, records=state.records + len(batch)), batch, problems
+    head = state.head
+    if len(head) < FINGERPRINT_BYTES and len(head) == state.offset:
+        # Out of the very bytes that were decoded: the file may have grown since anything else looked at it.
+        head += data[: min(int(decoder.offset), FINGERPRINT_BYTES) - len(head)]
+    return replace(state, decoder=decoder, head=head, records=state.records + len(batch)), batch, problems

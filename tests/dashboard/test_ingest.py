@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dashboard.ingest import tail
 from dashboard.ingest.catalog import RunInfo, status_of
 from dashboard.ingest.discover import discover
 from dashboard.ingest.ingester import Ingester
@@ -370,3 +371,19 @@ def test_the_status_says_only_what_can_be_true() -> None:
     assert status(Attempt(1, 0.0, host="elsewhere", pid=1), now - 7200) == "vanished"
     assert status(None) == "running"
     assert status(None, now - 7200) == "unknown"
+
+
+def test_a_json_file_that_grows_between_two_looks_at_it_is_no_other_file() -> None:
+    """The first bytes are looked at before the data; an empty array's closing bracket may be gone by then."""
+    empty = b"[\n]"
+    grown = (
+        b'[\n{"seq":0,"attempt":1,"step":0,"timestamp":1,"loss":1.0},\n{"seq":1,"attempt":1,"step":1,"timestamp":1}\n]'
+    )
+    state, problems = tail.check(tail.start(FORMATS["json"]), len(empty), empty)
+    state, batch, found = tail.feed(state, grown)
+    again, later = tail.check(state, len(grown), grown[: tail.FINGERPRINT_BYTES])
+    assert (len(batch), problems, found, later) == (2, (), (), ())
+    assert again.offset == state.offset
+    replaced, later = tail.check(state, len(grown), b"[\n" + b"x" * 62)
+    assert [problem.kind for problem in later] == ["replaced"]
+    assert replaced.offset == 0
