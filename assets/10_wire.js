@@ -22,11 +22,11 @@ window.msmon = window.msmon || {};
     if (u32() !== MAGIC) throw new Error("api/live: not a live answer");
     const answer = { version: u32(), time: f64(), findings: u32(), traces: [] };
     for (let left = u32(); left > 0; left -= 1) {
-      const trace = { run: u16(), metric: u16(), full: u8() === 1, shift: u8() };
-      u16();
-      Object.assign(trace, { rows: u32(), layout: u32(), points: f64(), nonfinite: f64() });
-      const segments = u32();
-      u32();
+      const trace = { run: u16(), metric: u16() };
+      const flags = u8();
+      Object.assign(trace, { full: (flags & 1) !== 0, olderLeftOut: (flags & 2) !== 0, shift: u8() });
+      const segments = u16();
+      Object.assign(trace, { rows: u32(), layout: u32(), points: u32(), nonfinite: u32() });
       trace.segments = [];
       for (let s = 0; s < segments; s += 1) {
         const segment = { attempt: u32() };

@@ -15,12 +15,13 @@
     search: "",
   };
   msmon.state = state;
+  const NONE = "none"; // in the address: no run at all is a choice too
 
   /** Read the choices out of the address; `defaults` are the server's. */
   msmon.readAddress = function (defaults) {
     const query = new URLSearchParams(window.location.search);
     const whole = (name) => (/^-?\d{1,15}$/.test(query.get(name) || "") ? Number(query.get(name)) : null);
-    state.runs = query.has("runs") ? query.get("runs").split(",").filter(Boolean) : null;
+    state.runs = query.has("runs") ? query.get("runs").split(",").filter((key) => key && key !== NONE) : null;
     state.first = whole("first");
     state.last = whole("last");
     const smoothing = Number(query.get("smoothing"));
@@ -38,7 +39,7 @@
   msmon.writeAddress = function () {
     const query = new URLSearchParams(window.location.search);
     const put = (name, value) => (value === null || value === "" ? query.delete(name) : query.set(name, value));
-    put("runs", state.runs === null ? null : state.runs.join(","));
+    put("runs", state.runs === null ? null : state.runs.join(",") || NONE);
     put("first", state.first);
     put("last", state.last);
     put("smoothing", state.smoothing || null);
@@ -61,7 +62,14 @@
   /** The text of a key in the page's language, with {names} filled in. */
   msmon.text = function (key, values) {
     const catalogue = (msmon.texts || {})[state.language] || {};
-    return (catalogue[key] || key).replace(/\{(\w+)\}/g, (whole, name) => (values && name in values ? values[name] : whole));
+    const one = values && values.count === "1" ? catalogue[`${key}_one`] : undefined; // "1 problem", not "1 problems"
+    return (one || catalogue[key] || key).replace(/\{(\w+)\}/g, (whole, name) => (values && name in values ? values[name] : whole));
+  };
+
+  /** A metric in words; one that nobody foresaw keeps its own name. */
+  msmon.metricName = function (metric) {
+    const catalogue = (msmon.texts || {})[state.language] || {};
+    return Object.hasOwn(catalogue, `metric_${metric}`) ? catalogue[`metric_${metric}`] : metric;
   };
 
   /** Put words into all elements that ask for them. */
@@ -91,7 +99,21 @@
   /** Text as Plotly must get it: its labels are pseudo-HTML. */
   msmon.escape = function (text) {
     const shown = String(text).length > 120 ? String(text).slice(0, 119) + "\u2026" : String(text);
-    return shown.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/[\r\n\u2028\u2029]+/g, " ");
+    return shown.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/[\r\n\u2028\u2029]+/g, " ")
+      .replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, ""); // direction marks would mirror the rest of the label
+  };
+
+  /** Text in lines of at most 72 columns (Chinese characters take two): Plotly does not wrap. */
+  msmon.wrap = function (text) {
+    const lines = [];
+    let line = "", width = 0;
+    for (const word of String(text).match(/[\u2e80-\uffef]|[^\s\u2e80-\uffef]+|\s+/g) || []) {
+      const size = /^[\u2e80-\uffef]/.test(word) ? 2 : word.length;
+      if (width + size > 72 && line.trim()) { lines.push(line.trim()); line = ""; width = 0; }
+      line += word;
+      width += size;
+    }
+    return line.trim() ? lines.concat(line.trim()) : lines;
   };
 
   const GROUPED = { en: new Intl.NumberFormat("en-US"), zh: new Intl.NumberFormat("zh-CN") };

@@ -103,7 +103,7 @@
   function show(panel) {
     const element = card(panel.id);
     const graph = element.querySelector(".js-plotly-plot");
-    element.querySelector(".ms-panel-title").textContent = panel.id.startsWith("metric:") ? panel.metrics[0] : msmon.text(`panel_${panel.id}`);
+    element.querySelector(".ms-panel-title").textContent = panel.id.startsWith("metric:") ? msmon.metricName(panel.metrics[0]) : msmon.text(`panel_${panel.id}`);
     if (!graph || !window.Plotly) { dirty.add(panel.id); setTimeout(schedule, 50); return; }
     const parts = partsOf(panel);
     const begun = performance.now();
@@ -118,6 +118,7 @@
 
   function legend(element, panel, parts) {
     const words = [];
+    if (panel.unit === "samples/s") words.push(panel.unit);
     if (panel.companion && parts.some((p) => p.companion)) words.push(msmon.text(`legend_${panel.companion}`));
     if (panel.id === "memory" && parts.some((p) => p.main && p.metric === "host_memory")) words.push(msmon.text("host_memory_shown"));
     element.querySelector(".ms-legend").textContent = words.join(" \u00b7 ");
@@ -127,23 +128,27 @@
 
   /** The honesty badge: what is drawn of what was read, and what is wrong or still to come. */
   function badge(element, panel, parts) {
-    let shown = 0, points = 0, nonfinite = 0, age = null, loading = 0, problems = 0, missing = 0;
+    let shown = 0, points = 0, nonfinite = 0, age = null, loading = 0, problems = 0, missing = 0, ranks = 1, stretches = 0;
     for (const { run, main } of parts) {
       loading += run.files_loading;
       problems += run.problems;
       missing += run.missing;
+      ranks = Math.max(ranks, run.ranks);
       if (run.status === "running" && run.last_time !== null) age = Math.max(age ?? 0, msmon.serverTime() - run.last_time);
       if (!main) continue;
       points += main.points;
       nonfinite += main.nonfinite;
+      if (main.olderLeftOut) stretches = main.segments.length;
       for (const segment of main.segments) shown += segment.first.length + segment.markStep.length;
     }
     const words = [];
     if (points) words.push(shown >= points ? msmon.text("badge_all_points", { points: msmon.count(points) }) : msmon.text("badge_points", { shown: msmon.count(shown), points: msmon.count(points) }));
+    if (stretches) words.push(msmon.text("badge_stretches", { count: msmon.count(stretches) }));
     if (nonfinite) words.push(msmon.text("badge_nonfinite", { count: msmon.count(nonfinite) }));
-    if (age !== null) words.push(msmon.text("badge_age", { age: msmon.age(age) }));
+    if (age !== null && points) words.push(msmon.text("badge_age", { age: msmon.age(age) }));
     if (loading) words.push(msmon.text("badge_loading", { count: msmon.count(loading) }));
     if (missing) words.push(msmon.text("badge_missing", { count: msmon.count(missing) }));
+    if (ranks > 1) words.push(msmon.text("badge_ranks", { count: msmon.count(ranks) }));
     if (problems) words.push(msmon.text("badge_problems", { count: msmon.count(problems) }));
     const place = element.querySelector(".ms-badge");
     place.textContent = words.join(" \u00b7 ");

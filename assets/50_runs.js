@@ -5,7 +5,9 @@
   const FIRST_RUNS = 10; // selected when nobody chose: the newest ones
   msmon.runs = new Map(); // key -> row of api/runs
   let clock = 0; // server's time minus ours, seconds
-  let listed = "";
+  const MAX_LISTED = 200; // findings in the list; the panels mark more
+  const STATUS_SIGN = { running: "\u25cf", finished: "\u2713", stopped: "\u25a0", failed: "\u2715", vanished: "\u2715", unknown: "?" };
+  let listed = "", told = "";
 
   msmon.serverTime = () => Date.now() / 1000 + clock;
 
@@ -52,11 +54,11 @@
     const number = { type: "rightAligned", cellDataType: false };
     return [
       { field: "title", headerName: msmon.text("column_name"), cellRenderer: "MsmonRun", flex: 1, minWidth: 130, tooltipField: "name", cellDataType: "text" },
-      { field: "status", headerName: msmon.text("column_status"), cellRenderer: "MsmonStatus", width: 78, cellDataType: "text" },
-      { field: "steps", headerName: msmon.text("column_steps"), cellRenderer: "MsmonCount", width: 58, ...number },
-      { field: "loss", headerName: msmon.text("column_loss"), cellRenderer: "MsmonLoss", width: 66, ...number },
-      { field: "findings", headerName: "\u26a0", headerTooltip: msmon.text("column_findings"), width: 40, ...number },
-      { field: "attempts", headerName: "\u21bb", headerTooltip: msmon.text("column_attempts"), width: 38, ...number },
+      { field: "status", headerName: "\u25d4", headerTooltip: msmon.text("column_status"), cellRenderer: "MsmonStatus", width: 32, cellDataType: "text" },
+      { field: "steps", headerName: msmon.text("column_steps"), cellRenderer: "MsmonCount", width: 55, ...number },
+      { field: "loss", headerName: msmon.text("column_loss"), cellRenderer: "MsmonLoss", width: 62, ...number },
+      { field: "findings", headerName: "\u26a0", headerTooltip: msmon.text("column_findings"), width: 36, ...number },
+      { field: "attempts", headerName: "\u21bb", headerTooltip: msmon.text("column_attempts"), width: 32, ...number },
     ];
   }
 
@@ -66,8 +68,9 @@
     make("span", { className: "ms-run", title: `${data.title} (${data.name})` }, make("span", { className: "ms-swatch", style: { background: data.colour } }), data.title);
   components.MsmonStatus = ({ data }) => {
     const word = msmon.text(`status_${data.status}`);
-    const share = data.loading === null ? "" : ` ${Math.floor(100 * data.loading)} %`;
-    return make("span", { className: `ms-pill ms-${data.status}`, title: data.reason ? `${word}: ${data.reason}` : word }, word + share);
+    const title = data.reason ? `${word}: ${data.reason}` : word;
+    const shown = data.loading === null ? STATUS_SIGN[data.status] : `${Math.floor(100 * data.loading)}%`;
+    return make("span", { className: `ms-sign ms-${data.status}`, title, role: "img", "aria-label": title }, shown);
   };
   components.MsmonCount = ({ value }) => make("span", { title: value === null ? "" : msmon.count(value) }, value === null ? "" : msmon.compact(value));
   components.MsmonLoss = ({ value }) => make("span", { className: typeof value === "string" ? "ms-bad" : "" }, typeof value === "number" ? Number(value.toPrecision(4)).toString() : value === null ? "" : value);
@@ -89,17 +92,23 @@
   /** Findings of the selected runs; a click goes to the place. */
   msmon.listFindings = function () {
     const list = document.getElementById("findings");
-    const items = [];
+    const items = [], damaged = msmon.selectedRuns().filter((run) => run.problems);
+    let total = 0;
     for (const run of msmon.selectedRuns()) {
       const found = msmon.findings[run.key];
       if (!found) continue;
+      total += found.total;
       found.marks.forEach((mark) => items.push({ run, mark }));
     }
     const order = { error: 0, warning: 1, info: 2 };
     items.sort((a, b) => order[a.mark.severity] - order[b.mark.severity] || a.mark.first - b.mark.first);
-    const nodes = items.slice(0, 200).map(({ run, mark }) => entry(run, mark));
-    if (items.length > 200) nodes.push(line("ms-faint", msmon.text("more_findings", { count: msmon.count(items.length - 200) })));
-    if (!nodes.length) nodes.push(line("ms-faint", msmon.text("no_findings")));
+    items.length = Math.min(items.length, MAX_LISTED);
+    const now = JSON.stringify([msmon.state.language, total, damaged.map((run) => [run.key, run.problems]), items.map(({ run, mark }) => [run.key, run.title, mark])]);
+    if (now === told) return; // a list that is built anew under the pointer swallows clicks
+    told = now;
+    const nodes = damaged.map(damage).concat(items.map(({ run, mark }) => entry(run, mark)));
+    if (total > items.length) nodes.push(line("ms-faint", msmon.text("more_findings", { count: msmon.count(total - items.length) })));
+    if (!items.length) nodes.push(line("ms-faint", msmon.text("no_findings")));
     const top = list.scrollTop;
     list.replaceChildren(...nodes);
     list.scrollTop = top;
@@ -109,13 +118,26 @@
     return Object.assign(document.createElement("p"), { className, textContent: text });
   }
 
-  function entry(run, mark) {
-    const button = Object.assign(document.createElement("button"), { className: `ms-finding ms-${mark.severity}`, type: "button" });
+  /** "sign TITLE [colour] RUN" */
+  function heading(sign, title, run) {
     const head = line("ms-finding-head", "");
     const swatch = Object.assign(document.createElement("span"), { className: "ms-swatch" });
     swatch.style.background = msmon.colour(run.key);
-    const sign = { error: "\u2716", warning: "\u25b2", info: "\u25cf" }[mark.severity];
-    head.append(`${sign} `, Object.assign(document.createElement("b"), { textContent: mark.title }), " ", swatch, ` ${run.title}`);
+    head.append(`${sign} `, Object.assign(document.createElement("b"), { textContent: title }), " ", swatch, " ");
+    head.append(Object.assign(document.createElement("bdi"), { textContent: run.title }));
+    return head;
+  }
+
+  /** What of a run's files could not be read. */
+  function damage(run) {
+    const box = Object.assign(document.createElement("div"), { className: "ms-finding ms-damage" });
+    box.append(heading("\u26a0", msmon.text("badge_problems", { count: msmon.count(run.problems) }), run), line("ms-faint", run.problem || ""), line("ms-faint", msmon.text("problem_hint")));
+    return box;
+  }
+
+  function entry(run, mark) {
+    const button = Object.assign(document.createElement("button"), { className: `ms-finding ms-${mark.severity}`, type: "button" });
+    const head = heading({ error: "\u2716", warning: "\u25b2", info: "\u25cf" }[mark.severity], mark.title, run);
     const steps = msmon.text("steps", { first: msmon.count(mark.first), last: msmon.count(mark.last) });
     const where = run.ranks > 1 ? `${steps}, ${msmon.text("rank", { rank: mark.rank })}` : steps;
     button.append(head, line("ms-faint", where + (mark.ongoing ? ` \u00b7 ${msmon.text("ongoing")}` : "")), line("", mark.evidence));

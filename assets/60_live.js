@@ -20,8 +20,10 @@
     debug.inFlight += 1;
     debug.mostInFlight = Math.max(debug.mostInFlight, debug.inFlight);
     try {
-      const answer = await fetch(msmon.url(path), { headers, signal: abort.signal, cache: "no-store" });
-      if (!answer.ok && answer.status !== 304) throw new Error(`${path.split("?")[0]}: ${answer.status}`);
+      const answer = await fetch(msmon.url(path), { headers, signal: abort.signal, cache: "no-store" }).catch((error) => {
+        throw Object.assign(error, { unreached: true });
+      });
+      if (!answer.ok && answer.status !== 304) throw Object.assign(new Error(`${path.split("?")[0]}: ${answer.status}`), { status: answer.status });
       return answer;
     } finally {
       debug.inFlight -= 1;
@@ -54,16 +56,21 @@
 
   /** Versions of one server count up by ones; a leap is another server, about which nothing is known yet. */
   function meetServer(answer) {
-    if (version < 0 || (answer.version >= version && answer.version - version < 1e6)) return;
+    if (version < 0 || (answer.version >= version && answer.version - version < 1e6)) return false;
     cursors.clear();
+    forgetTable();
+    findingsKey = "";
+    return true;
+  }
+
+  function forgetTable() {
     tableVersion = -1;
     tableTag = "";
     tableAt = 0;
-    findingsKey = "";
   }
 
   function take(answer, runs, metrics) {
-    meetServer(answer);
+    if (meetServer(answer)) { version = answer.version; return; }
     const changed = new Set();
     for (const trace of answer.traces) {
       const key = runs[trace.run], metric = metrics[trace.metric];
@@ -73,6 +80,8 @@
       cursors.set(key, `${trace.shift}.${trace.rows}.${trace.layout}`);
       changed.add(metric);
     }
+    // A run without any of these metrics has been asked too: it must not be asked again at once, for ever.
+    runs.forEach((key) => { if (!cursors.has(key)) cursors.set(key, ""); });
     version = answer.version;
     if (changed.size) { msmon.drawMetrics(changed); if (msmon.state.first === null) msmon.draw(); }
     debug.findings = answer.findings;
@@ -94,7 +103,13 @@
     const runs = msmon.selectedRuns().map((run) => run.key);
     const key = [debug.findings, msmon.state.language, ...runs].join();
     if (key === findingsKey || !runs.length) { if (!runs.length) msmon.listFindings(); return; }
-    msmon.findings = await (await get(`api/findings?${new URLSearchParams({ runs: runs.join(","), language: msmon.state.language })}`)).json();
+    try {
+      msmon.findings = await (await get(`api/findings?${new URLSearchParams({ runs: runs.join(","), language: msmon.state.language })}`)).json();
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      forgetTable(); // a run was deleted a moment ago: the table says which
+      return;
+    }
     findingsKey = key;
     msmon.listFindings();
     msmon.draw();
@@ -125,8 +140,8 @@
           if (error.name !== "AbortError") {
             failures += 1;
             wait = Math.min(5000, 500 * failures);
-            status("offline");
-            if (!(error instanceof TypeError)) debug.errors.push(String(error)); // a TypeError is fetch's word for "not reached"
+            status(error.status === 401 ? "denied" : "offline");
+            if (!error.unreached) debug.errors.push(String(error));
             cursors.clear();
           }
         }
@@ -224,9 +239,7 @@
       if (!clicks) return none();
       msmon.state.language = msmon.state.language === "zh" ? "en" : "zh";
       msmon.translate();
-      tableTag = "";
-      tableVersion = -1;
-      tableAt = 0;
+      forgetTable();
       msmon.draw();
       return changed();
     },

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 import socket
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import waitress
 from dash import Dash
-from flask import Flask
+from flask import Flask, Response, request
 from flask_compress import Compress
 from werkzeug.exceptions import HTTPException
 
-from dashboard.callbacks import register
+from dashboard.callbacks import is_expected, register
 from dashboard.ingest.ingester import Ingester
 from dashboard.layout import page
 from dashboard.overlays import Overlays
@@ -65,7 +66,9 @@ def make_server(settings: Settings, api: Api) -> Flask:
     register(app)
     api.register(server)
     guard(server, settings, app.csp_hashes())
+    _check_callbacks(server)
     _tidy_errors(server)
+    server.wsgi_app = _below(settings.path_prefix, server.wsgi_app)  # type: ignore[method-assign]
     # Text only: the live route's numbers do not shrink, and compressing them would cost more than it saves.
     server.config["COMPRESS_MIMETYPES"] = [
         "text/html",
@@ -101,6 +104,26 @@ def assets_folder() -> Path:
     here = Path(__file__).resolve().parent
     packaged = here / "assets"
     return packaged if packaged.is_dir() else here.parent / "assets"
+
+
+def _below(prefix: str, serve: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """Serve with and without the prefix: some proxies strip it, some do not, and the printed address has it."""
+
+    def strip(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if prefix != "/" and path.startswith(prefix):
+            environ["PATH_INFO"] = path[len(prefix) - 1 :]
+        return serve(environ, start_response)
+
+    return strip
+
+
+def _check_callbacks(server: Flask) -> None:
+    @server.before_request
+    def check() -> Response | None:
+        if request.path != "/_dash-update-component" or is_expected(request.get_json(silent=True)):
+            return None
+        return Response("400 Bad Request: not a request of this page\n", 400, mimetype="text/plain")
 
 
 def _tidy_errors(server: Flask) -> None:

@@ -40,6 +40,20 @@ def register(app: Dash) -> None:
         return extra_panels(metrics)
 
 
+def is_expected(body: object) -> bool:
+    """Whether a request to Dash's callback route is what the page sends: anything else would raise deep inside Dash."""
+    if not isinstance(body, dict) or body.get("output") != f"{ids.EXTRA_PANELS}.children" or body.get("state"):
+        return False
+    inputs, changed = body.get("inputs"), body.get("changedPropIds", [])
+    return (
+        isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)
+        and (inputs[0].get("id"), inputs[0].get("property")) == (ids.EXTRA, "value")
+        and isinstance(inputs[0].get("value"), list | None)
+        and body.get("outputs") == {"id": ids.EXTRA_PANELS, "property": "children"}
+        and isinstance(changed, list) and all(isinstance(item, str) for item in changed)
+    )  # fmt: skip
+
+
 def extra_panels(metrics: list[str] | None) -> list[Any]:
     """A card for each metric that the user added; what is no metric's name is left out."""
     wanted = [name for name in metrics or [] if isinstance(name, str) and 0 < len(name) <= MAX_METRIC_CHARS]

@@ -51,7 +51,7 @@ def page(settings: Settings) -> Any:
                 [_header(settings), _sidebar(), dmc.AppShellMain(_main()), _help()],
                 id=ids.SHELL,
                 header={"height": {"base": 104, "sm": 60}},
-                navbar={"width": 440, "breakpoint": "sm", "collapsed": {"mobile": True}},
+                navbar={"width": 460, "breakpoint": "sm", "collapsed": {"mobile": True}},
                 padding="md",
             ),
         ],
@@ -142,21 +142,21 @@ def _main() -> Any:
                 className="ms-empty",
                 style={"display": "none"},
             ),
-            html.Div([panel_card(panel.id, panel.id) for panel in PANELS], id=ids.PANELS, className="ms-panels"),
-            html.Div([], id=ids.EXTRA_PANELS, className="ms-panels"),
             html.Div(
                 [
-                    _word("add_panel", className="ms-label"),
-                    dcc.Dropdown(
-                        id=ids.EXTRA,
-                        options=[],
-                        value=[],
-                        multi=True,
-                        className="ms-extra",
-                        style={"minWidth": "280px"},
+                    html.Div(
+                        [panel_card(panel.id, panel.id) for panel in PANELS], id=ids.PANELS, className="ms-inline"
+                    ),
+                    html.Div([], id=ids.EXTRA_PANELS, className="ms-inline"),
+                    html.Div(
+                        [
+                            _word("add_panel", className="ms-label"),
+                            dcc.Dropdown(id=ids.EXTRA, options=[], value=[], multi=True, placeholder=""),
+                        ],
+                        className="ms-add",
                     ),
                 ],
-                className="ms-add",
+                className="ms-panels",
             ),
         ]
     )
@@ -177,7 +177,7 @@ def panel_card(panel: str, name: str) -> Any:
                 config=_GRAPH_CONFIG,
                 className="ms-graph",
                 responsive=True,
-                style={"height": "250px"},
+                style={"height": "var(--ms-graph-height)"},  # the style sheet fits five panels on a screen
             ),
         ],
         className="ms-panel",

@@ -16,6 +16,10 @@ from dashboard.store.series import Cut, SeriesView
 
 _EMPTY_INTS: Ints = np.empty(0, np.int64)
 _EMPTY_FLOATS: Floats = np.empty(0, np.float64)
+_FIRST = np.zeros(1, np.intp)
+#: Newest stretches that a window shows. A run is resumed a few times; a log that counts steps anew in every epoch goes back
+#: thousands of times, and each stretch would cost a picture of its own that nobody could tell from the others. The page says so.
+MAX_SEGMENTS = 48
 
 
 def shift_for(first_step: int, last_step: int, columns: int) -> int:
@@ -37,9 +41,12 @@ def window_of(view: SeriesView, query: WindowQuery) -> Window:
     if values is None or last < first:
         return Window(1 << shift, view.rows, view.layout, 0, 0)
     cutter = _Cutter(view, query.metric, shift, first, last)
-    ghosts = _superseded(view)
-    segments = tuple(cutter.segment(cut, ghost, query.since_rows) for cut, ghost in zip(view.cuts, ghosts, strict=True))
-    return Window(1 << shift, view.rows, view.layout, cutter.points, cutter.nonfinite, segments)
+    cuts = view.cuts[-MAX_SEGMENTS:]
+    ghosts = _superseded(view, cuts)
+    since = query.since_rows if len(cuts) < MAX_SEGMENTS else 0  # at the limit a new stretch moves all others' places
+    segments = tuple(cutter.segment(cut, ghost, since) for cut, ghost in zip(cuts, ghosts, strict=True))
+    left_out = len(cuts) < len(view.cuts)
+    return Window(1 << shift, view.rows, view.layout, cutter.points, cutter.nonfinite, segments, left_out)
 
 
 def ordered(view: SeriesView, metric: str) -> tuple[Ints, Ints, Floats]:
@@ -74,11 +81,11 @@ def _optional(view: SeriesView, metric: str, chosen: Ints) -> list[float | None]
     return found
 
 
-def _superseded(view: SeriesView) -> list[int | None]:
+def _superseded(view: SeriesView, cuts: Sequence[Cut]) -> list[int | None]:
     """For each cut the first of its steps that a later cut wrote again."""
     found: list[int | None] = []
     earliest: int | None = None
-    for cut in reversed(view.cuts):
+    for cut in reversed(cuts):
         first, last = _step_at(view, cut.start), _step_at(view, cut.stop - 1)
         found.append(max(first, earliest) if earliest is not None and earliest <= last else None)
         earliest = first if earliest is None else min(first, earliest)
@@ -98,15 +105,16 @@ class _Cutter:
         self._present = view.present[metric]
         self._shift = shift
         self._first, self._last = first, last
-        self.points = 0
-        self.nonfinite = 0
+        self._whole = first <= view.extent.first_step and last >= view.extent.last_step
+        self.points, self.nonfinite = view.counts[metric] if self._whole else (0, 0)
 
     def segment(self, cut: Cut, ghost: int | None, since_rows: int) -> Segment:
         """The cut's bins; only those touched by rows from ``since_rows`` on."""
         step, values, present = self._rows(cut)
         low = int(np.searchsorted(step, self._first, "left"))
         high = int(np.searchsorted(step, self._last, "right"))
-        self._count(values[low:high], present[low:high])
+        if not self._whole:
+            self._count(values[low:high], present[low:high])
         if since_rows > 0:
             low = max(low, self._touched_from(cut, step, since_rows))
         if low >= high:
@@ -144,7 +152,8 @@ class _Cutter:
             step, values = step[finite], values[finite]
         if not len(step):
             return Segment(attempt, ghost, *_no_bins(), bad_step, bad_value)
-        begins = np.flatnonzero(np.diff(step >> self._shift, prepend=(int(step[0]) >> self._shift) - 1))
+        place = step >> self._shift
+        begins = np.concatenate((_FIRST, np.flatnonzero(place[1:] != place[:-1]) + 1))
         ends = np.append(begins[1:], len(step)) - 1
         count = ends - begins + 1
         return Segment(

@@ -4,8 +4,9 @@
 
     u32 magic "MSM1" | u32 catalogue version | f64 server's UTC seconds | u32 findings version | u32 number of traces
     then per trace:
-        u16 run (place in the request) | u16 metric (place in the request) | u8 full | u8 shift | u16 zero
-        u32 rows | u32 layout | f64 points | f64 non-finite | u32 segments | u32 zero
+        u16 run (place in the request) | u16 metric (place in the request) | u8 flags | u8 shift | u16 segments
+        u32 rows | u32 layout | u32 points | u32 non-finite
+            flags: 1 whole trace, not a change of one; 2 there are older stretches, counted but not in it
         then per segment:
             u32 attempt | u32 bins | u32 marks | u32 zero | f64 superseded from (NaN: nowhere)
             f64[bins] first step, last step, min, max, mean, count
@@ -19,6 +20,7 @@ answer until something is newer than that version). Repeating a request is harml
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +33,7 @@ from flask import Flask, Response, request
 
 from dashboard.ingest.catalog import Catalog, RunInfo
 from dashboard.overlays import Overlays, marks
+from dashboard.query import MAX_SEGMENTS
 from dashboard.store.base import Segment, SeriesKey, Snapshot, Store, WindowQuery
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ MAX_COLUMNS = 4000  # wider than any screen
 MAX_WAIT_S = 1.0  # a held request must not outlive proxies' patience
 MAX_MARKS = 500  # findings sent per run
 _HEAD = struct.Struct("<IIdII")
-_TRACE = struct.Struct("<HHBBHIIddII")
+_TRACE = struct.Struct("<HHBBHIIII")
 _SEGMENT = struct.Struct("<IIIId")
 
 
@@ -125,7 +128,12 @@ def _trace(live: LiveRequest, place: int, number: int, metric: str, key: SeriesK
     query = WindowQuery(key, metric, live.columns, live.first, live.last, since)
     window = snapshot.window(query)
     shift = window.width_steps.bit_length() - 1
-    full = cursor is None or cursor.shift != shift or cursor.layout != window.layout or cursor.rows > window.rows
+    if cursor is not None and cursor == (shift, window.rows, window.layout):
+        return []  # nothing new
+    full = (
+        cursor is None or cursor.shift != shift or cursor.layout != window.layout or cursor.rows > window.rows
+        or len(window.segments) >= MAX_SEGMENTS
+    )  # fmt: skip
     if full and since:
         window = snapshot.window(replace(query, since_rows=0))
     if not window.segments:  # the run has no such metric
@@ -133,18 +141,9 @@ def _trace(live: LiveRequest, place: int, number: int, metric: str, key: SeriesK
     if not full and not any(len(part.count) or len(part.nonfinite_step) for part in window.segments):
         return []
     head = _TRACE.pack(
-        place,
-        number,
-        full,
-        shift,
-        0,
-        window.rows,
-        window.layout,
-        window.points,
-        window.nonfinite,
-        len(window.segments),
-        0,
-    )
+        place, number, full | window.older_left_out << 1, shift,
+        len(window.segments), window.rows, window.layout, window.points, window.nonfinite,
+    )  # fmt: skip
     return [head, *(piece for segment in window.segments for piece in _segment(segment))]
 
 
@@ -186,8 +185,10 @@ def _first_problem(run: RunInfo) -> str | None:
 
 
 def _shown(value: float | None) -> float | str | None:
-    """JSON has no NaN: text for it."""
-    return value if value is None or np.isfinite(value) else str(value)
+    """JSON has no NaN: the words that the log files use."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 class Api:

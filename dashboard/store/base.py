@@ -100,6 +100,8 @@ class Window:
     nonfinite: int
     """How many of them are NaN or infinite."""
     segments: tuple[Segment, ...] = field(default_factory=tuple)
+    older_left_out: bool = False
+    """Whether there are older stretches than these, counted in ``points`` but not given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class GrowingColumn:
         self._values = np.empty(0, np.float64)
         self._present = np.empty(0, np.bool_)
         self._rows = 0
+        self._points = self._finite = 0
 
     def append(self, start: int, values: NDArray[np.float64], present: NDArray[np.bool_] | None) -> None:
         """Rows from ``start`` on; rows since the last append are absent."""
@@ -62,6 +63,13 @@ class GrowingColumn:
         self._values[start:stop] = values
         self._present[start:stop] = True if present is None else present
         self._rows = stop
+        self._points += len(values) if present is None else int(np.count_nonzero(present))
+        finite = np.isfinite(values)
+        self._finite += int(np.count_nonzero(finite if present is None else finite & present))
+
+    def counts(self) -> tuple[int, int]:
+        """``(values, of them not finite)`` in all rows."""
+        return self._points, self._points - self._finite
 
     def values(self) -> NDArray[np.float64]:
         """Read-only, shape ``(rows so far,)``."""

@@ -42,6 +42,8 @@ class SeriesView:
     """Metric to value per row, NaN where absent; a metric that came up late may be shorter than ``rows``."""
     present: Mapping[str, Bools]
     """Metric to whether the row has it; same lengths."""
+    counts: Mapping[str, tuple[int, int]]
+    """Metric to ``(values, of them not finite)`` in all rows: counting a long run anew at every tick would cost the most of it."""
     order: Ints | None
     """Row numbers in (attempt, seq) order; None when that is the order of arrival."""
     cuts: tuple[Cut, ...]
@@ -89,7 +91,8 @@ class Series:
         return SeriesView(
             rows, self._layout, self._attempt.view(), self._seq.view(), self._step.view(), self._epoch.view(),
             self._timestamp.values(), {name: column.values() for name, column in self._columns.items()},
-            {name: column.present() for name, column in self._columns.items()}, self._order, tuple(self._cuts),
+            {name: column.present() for name, column in self._columns.items()},
+            {name: column.counts() for name, column in self._columns.items()}, self._order, tuple(self._cuts),
             self._extent(rows),
         )  # fmt: skip
 
