@@ -40,7 +40,10 @@ EXPORT_OPTIONS = {
     "include_comm": False,
     "include_layer_grad": False,
 }
-_OPTIONS_TO_COME = ("include_phase_time", "include_comm", "include_layer_grad")
+#: What may change while a training runs; the other fields decide about files that exist already.
+_LIVE_FIELDS = frozenset({"enable", "collect_freq", "debug", "responses", "export_options"})
+#: Switches that need something built into the step cell, which is done when a training begins.
+_BUILT_IN = ("include_grad", "include_layer_grad", "include_phase_time", "include_comm")
 _VERSION_NOTE = "not available in msmon 0.1"
 
 
@@ -113,6 +116,18 @@ def from_mapping(given: Mapping[str, object]) -> MonitorConfig:
     if problems:
         raise ConfigError("monitor_config: " + "; ".join(problems))
     return MonitorConfig(**values)
+
+
+def check_live_change(old: MonitorConfig, new: MonitorConfig) -> None:
+    """Raises ConfigError for a change that cannot take effect while a training is recorded."""
+    before, after = old.as_dict(), new.as_dict()
+    fixed = [field for field in FIELDS if after[field] != before[field] and field not in _LIVE_FIELDS]
+    switches = [key for key in _BUILT_IN if new.export_options[key] and not old.export_options[key]]
+    fixed += [f"export_options.{key}=True" for key in switches]
+    if fixed:
+        raise ConfigError(
+            f"monitor_config: {', '.join(fixed)}: fixed while a training is recorded; change it before or after"
+        )
 
 
 def _unknown(what: str, name: object, known: tuple[str, ...]) -> str:
@@ -202,8 +217,6 @@ class _Checker:
                 self._problems.append(_unknown("export_options key", key, tuple(EXPORT_OPTIONS)))
             elif not isinstance(switch, bool):
                 self._problems.append(f"export_options.{key}: got {switch!r}, expected True or False")
-            elif switch and key in _OPTIONS_TO_COME:
-                self._problems.append(f"export_options.{key}: {_VERSION_NOTE}; leave it out")
         return EXPORT_OPTIONS | {key: switch for key, switch in value.items() if key in EXPORT_OPTIONS}
 
     def retention(self) -> dict[str, float] | None:

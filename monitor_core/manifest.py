@@ -33,6 +33,8 @@ class Attempt:
     """Records that the buffer had to drop because the disk could not keep up."""
     pid: int | None = None
     host: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What this start was made with: command line (secrets hidden), git commit, optimizer and its settings, mode, data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def _attempt(value: object) -> Attempt:
         dropped=_integer(value, "dropped", 0),
         pid=None if value.get("pid") is None else _integer(value, "pid", 0),
         host=None if value.get("host") is None else str(value["host"]),
+        facts=_mapping(value, "facts"),
     )
 
 

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from monitor_core.buffer import BoundedBuffer
 from monitor_core.clock import Clock, SystemClock
@@ -23,6 +23,7 @@ from monitor_core.detectors import Finding, default_detectors
 from monitor_core.formats import FORMATS
 from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
 from monitor_core.manifest import Attempt, Manifest, Status
+from monitor_core.provenance import command_line, git_commit
 from monitor_core.record import NO_NESTED, FileHeader, Record
 from monitor_core.sink import Sink
 from monitor_core.writers.file import FileSystem, FileWriter, Retention
@@ -104,16 +105,17 @@ class Recorder:
         """Records lost so far."""
         return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
 
-    def open(self, hooks: int | None = None) -> None:
+    def open(self, hooks: int | None = None, facts: Mapping[str, Any] | None = None) -> None:
         """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError.
 
-        ``hooks``: how many are bound to the train network, for ``msmon verify``.
+        ``hooks``: how many are bound to the train network, for ``msmon verify``. ``facts``: what the training was set up with.
         """
         if self.is_open or self._silenced:
             return
         now = self._clock.wall()
         host = platform.node()
-        attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host)
+        origin = {"command": command_line(), "git_commit": git_commit()}
+        attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host, facts={**origin, **(facts or {})})
         self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
         self._attempt = self._manifest.attempts[-1].attempt
         self._seq = 0
@@ -154,6 +156,12 @@ class Recorder:
             answered = alive and self._done.wait_for(lambda: self._answered >= ticket, timeout_s)
             last = min((sink.last_seq for sink in self._sinks), default=-1)
             return FlushReceipt(last, bool(durable and answered and self._synced), self.dropped)
+
+    def explain(self, reasons: Mapping[str, str], notes: Sequence[str]) -> None:
+        """Metrics that cannot be measured here with the reason, and facts that readers must know; both go to ``run.json``."""
+        self.absent(reasons)
+        for text in notes:
+            self.note(text)
 
     def absent(self, reasons: Mapping[str, str]) -> None:
         """Metrics that cannot be measured here, with the reason; goes to ``run.json``."""

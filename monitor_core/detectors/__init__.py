@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from monitor_core.detectors.base import Detector, Finding, Severity
+from monitor_core.detectors.input_change import InputChange
 from monitor_core.detectors.non_finite import NonFinite
 from monitor_core.detectors.oscillation import LossOscillation, detect_loss_oscillation
 from monitor_core.detectors.step_time import StepTimeSpike, detect_step_time_spike
@@ -28,7 +29,7 @@ __all__ = [
 
 #: A detector's name, as findings carry it, to what builds a fresh one.
 REGISTRY: dict[str, Callable[[], Detector]] = {
-    detector.name: detector for detector in (LossOscillation, GradientVanish, StepTimeSpike, NonFinite)
+    detector.name: detector for detector in (LossOscillation, GradientVanish, StepTimeSpike, NonFinite, InputChange)
 }
 
 

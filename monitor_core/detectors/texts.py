@@ -26,12 +26,14 @@ KINDS: dict[Language, dict[str, str]] = {
         "gradient_vanish": "Gradients vanish",
         "step_time_spike": "Steps are slow",
         "non_finite": "NaN or infinity",
+        "input_change": "Input shapes or types changed",
     },
     "zh": {
         "loss_oscillation": "Loss 振荡",
         "gradient_vanish": "梯度消失",
         "step_time_spike": "单步耗时突增",
         "non_finite": "出现 NaN 或无穷",
+        "input_change": "输入形状或类型改变",
     },
 }
 
@@ -41,12 +43,14 @@ EVIDENCE: dict[Language, dict[str, str]] = {
         "gradient_vanish": "grad_norm below {threshold:.3g} in {steps:.0f} steps, smallest {smallest:.3g}",
         "step_time_spike": "{steps:.0f} steps above {threshold:.3g} x the median of {median_s:.3g} s, slowest {slowest_s:.3g} s",
         "non_finite": "{steps:.0f} steps whose loss or grad_norm is not a finite number",
+        "input_change": "set {sets:.0f} of input shapes and types so far; the records' input_shapes and input_dtypes show it",
     },
     "zh": {
         "loss_oscillation": "{window:.0f} 步窗口内标准差 / 均值达到 {ratio:.3g}（阈值 {threshold:.3g}），共 {windows:.0f} 个窗口",
         "gradient_vanish": "{steps:.0f} 步的梯度范数低于 {threshold:.3g}，最小 {smallest:.3g}",
         "step_time_spike": "{steps:.0f} 步超过中位数 {median_s:.3g} s 的 {threshold:.3g} 倍，最慢 {slowest_s:.3g} s",
         "non_finite": "{steps:.0f} 步的 loss 或梯度范数不是有限数",
+        "input_change": "至此第 {sets:.0f} 种输入形状与类型；见记录中的 input_shapes 和 input_dtypes",
     },
 }
 
@@ -62,6 +66,8 @@ CAUSES: dict[Language, dict[str, str]] = {
         "memory_fragmentation": "device memory is fragmented or swapped",
         "other_load": "other work on the same machine, or a checkpoint being saved",
         "overflow_before": "overflow in mixed precision",
+        "last_batch": "the last batch of an epoch is shorter",
+        "data_changed": "the data pipeline gives other tensors than before",
     },
     "zh": {
         "lr_too_high": "学习率过高",
@@ -74,6 +80,8 @@ CAUSES: dict[Language, dict[str, str]] = {
         "memory_fragmentation": "显存碎片或换页",
         "other_load": "同一台机器上的其他负载，或正在保存检查点",
         "overflow_before": "混合精度溢出",
+        "last_batch": "每轮最后一个批次较短",
+        "data_changed": "数据管道给出了与之前不同的张量",
     },
 }
 
@@ -87,6 +95,8 @@ ADVICE: dict[Language, dict[str, str]] = {
         "check_memory": "look for memory fragmentation and other load",
         "restore_checkpoint": "go back to the last checkpoint before it",
         "clip_gradients": "clip gradients",
+        "drop_remainder": "batch with drop_remainder=True: every new shape compiles a graph anew",
+        "check_inputs": "compare the input_shapes and input_dtypes of this step and the one before",
     },
     "zh": {
         "lower_lr": "降低学习率，例如减半（lr_factor=0.5）",
@@ -97,6 +107,8 @@ ADVICE: dict[Language, dict[str, str]] = {
         "check_memory": "检查显存碎片和其他负载",
         "restore_checkpoint": "回到出现之前的检查点",
         "clip_gradients": "启用梯度裁剪",
+        "drop_remainder": "batch 时用 drop_remainder=True：每种新形状都会重新编译图",
+        "check_inputs": "比较这一步与前一步的 input_shapes 和 input_dtypes",
     },
 }
 

@@ -18,14 +18,14 @@ import mindspore
 from mindspore.train import Callback
 
 from monitor_core.clock import SystemClock
-from monitor_core.config import MonitorConfig, from_mapping
+from monitor_core.config import MonitorConfig, check_live_change, from_mapping
 from monitor_core.config_file import read_config_file
 from monitor_core.detectors import Finding
 from monitor_core.detectors.texts import one_line
-from monitor_core.errors import ConfigError
 from monitor_core.mindspore.collecting import StepCollector
 from monitor_core.mindspore.config_view import ConfigView
 from monitor_core.mindspore.environment import parameters_of, rank_and_size, steps_before, user_language
+from monitor_core.mindspore.facts import training_facts
 from monitor_core.mindspore.own_loop import OwnStep
 from monitor_core.mindspore.silence import watch
 from monitor_core.monitor import FlushReceipt, Recorder
@@ -33,8 +33,6 @@ from monitor_core.verify import Attached, report, verify
 
 _log = logging.getLogger("msmon")
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
-#: What may change while a training runs; the other fields decide about files that exist already.
-_LIVE_FIELDS = frozenset({"enable", "collect_freq", "debug", "responses", "export_options"})
 
 
 def _guarded(hook: _Hook) -> _Hook:
@@ -113,17 +111,14 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
 
         While a training runs, the fields that decide about its files (``log_dir``, ``export_format``, ...) cannot change.
         """
-        new = self._settings.replace(**changes)
-        old = self._settings.as_dict()
-        changed = {field for field, value in new.as_dict().items() if value != old[field]}
+        new, old = self._settings.replace(**changes), self._settings
         running = self._recorder is not None and self._recorder.is_open
-        if running and changed - _LIVE_FIELDS:
-            fixed = ", ".join(sorted(changed - _LIVE_FIELDS))
-            raise ConfigError(f"monitor_config: {fixed}: fixed while a training is recorded; change it before or after")
+        if running:
+            check_live_change(old, new)
         self._settings = new
         if running and self._recorder is not None:
             self._recorder.apply(new)
-        elif changed:
+        elif new != old:
             self._recorder = self._build() if new.enable else None
 
     def register_hooks(self, train_network: Any) -> None:
@@ -140,9 +135,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
             self.on_train_epoch_begin,
             self.on_train_epoch_end,
         ]
-        options = self._settings.export_options
-        if options["include_grad"] or options["include_lr"]:
-            self._collector.listen(train_network, options)
+        self._collector.listen(train_network, self._settings.export_options)
         self._listening = train_network
 
     @_guarded
@@ -155,11 +148,8 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         network = params.get("train_network")
         if network is not None:
             self.register_hooks(network)
-        self._recorder.open(len(network.hook_list) if network is not None else 0)
-        reasons, notes = self._collector.explain(params, self._settings.export_options)
-        self._recorder.absent(reasons)
-        for note in notes:
-            self._recorder.note(note)
+        self._recorder.open(len(network.hook_list) if network is not None else 0, training_facts(params))
+        self._recorder.explain(*self._collector.explain(params, self._settings.export_options))
 
     @_guarded
     def on_train_epoch_begin(self, run_context: Any) -> None:
@@ -270,6 +260,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         self._close("finished", None)
 
     def _close(self, status: Any, reason: str | None) -> None:
+        self._collector.leave()
         if self._recorder is not None:
             self._recorder.close(status, reason)
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from monitor_core.clock import Clock
-from monitor_core.collectors.inputs import batch_samples, input_shapes
+from monitor_core.collectors.inputs import InputSignatures, batch_samples, input_dtypes, input_shapes
 from monitor_core.collectors.memory import DeviceMemory, HostUsage
 from monitor_core.collectors.outputs import ABSENT_OUTPUTS, collect_outputs
 from monitor_core.collectors.timing import StepTimer
-from monitor_core.mindspore.environment import device_memory
-from monitor_core.mindspore.train_step import NO_OPTIMIZER, SKIPPED, TapReader, attach_tap
+from monitor_core.mindspore.environment import device_memory, is_pynative, rank_and_size, synchronize
+from monitor_core.mindspore.phases import PhaseTimer
+from monitor_core.mindspore.train_step import NO_LAYERS, NO_OPTIMIZER, SKIPPED, TapReader, attach_tap
 from monitor_core.record import NO_NESTED
 
 _SINK_NOTE = "data set sink mode: one record covers a whole sink of steps; nothing is interpolated"
@@ -24,11 +25,26 @@ class StepCollector:
         self.timer = StepTimer(clock)
         self._host = HostUsage(clock)
         self._device = DeviceMemory(*device_memory())
+        self._phases = PhaseTimer(clock.monotonic, synchronize)
+        self._signatures = InputSignatures()
         self._tap: TapReader | None = None
+        self._reasons: dict[str, str] = {}
 
     def listen(self, train_network: Any, options: Mapping[str, bool]) -> None:
-        """Put the tap before the network's optimizer."""
-        self._tap = attach_tap(train_network, with_norm=options["include_grad"])
+        """Put the tap before the network's optimizer and hook its phases, as far as the options want them."""
+        self._reasons = {}
+        layers = options["include_layer_grad"]
+        if options["include_grad"] or options["include_lr"] or layers:
+            self._tap = attach_tap(train_network, with_norm=options["include_grad"], with_layers=layers)
+            if self._tap is None:
+                self._reasons |= dict.fromkeys(("grad_norm", "learning_rate"), NO_OPTIMIZER)
+            elif layers and not self._tap.tap.layers:
+                self._reasons["grad_norm/<parameter>"] = NO_LAYERS
+        self._reasons |= self._phases.listen(train_network, options, pynative=is_pynative(), ranks=rank_and_size()[1])
+
+    def leave(self) -> None:
+        """Take away what only a running Monitor needs."""
+        self._phases.leave()
 
     def collect(
         self, params: Mapping[str, Any], options: Mapping[str, bool]
@@ -40,7 +56,10 @@ class StepCollector:
         if options["include_loss"] and "loss" in outputs:
             scalars["loss"] = outputs["loss"]
         if self._tap is not None:
-            scalars |= self._tap.collect(norm=options["include_grad"], rate=options["include_lr"])
+            scalars |= self._tap.collect(
+                norm=options["include_grad"], rate=options["include_lr"], layers=options["include_layer_grad"]
+            )
+        scalars |= self._phases.collect()
         times = self.timer.step_end(batch_samples(element))
         if not options["include_throughput"]:
             times.pop("throughput", None)
@@ -48,8 +67,15 @@ class StepCollector:
         if options["include_overflow"] and "overflow" in outputs:
             scalars["overflow"], scalars["loss_scale"] = outputs["overflow"], outputs["loss_scale"]
         scalars |= self.memory(options)
-        shapes = input_shapes(element) if options["include_input_shape"] else None
-        return scalars, {"input_shapes": shapes} if shapes else NO_NESTED
+        return scalars, self._inputs(element, scalars) if options["include_input_shape"] else NO_NESTED
+
+    def _inputs(self, element: object, scalars: dict[str, float]) -> Mapping[str, object]:
+        """Adds ``input_signature`` to the scalars; gives shapes and types as nested values."""
+        shapes, dtypes = input_shapes(element), input_dtypes(element)
+        if not shapes:
+            return NO_NESTED
+        scalars["input_signature"] = float(self._signatures.number(shapes, dtypes))
+        return {"input_shapes": shapes, "input_dtypes": dtypes}
 
     def memory(self, options: Mapping[str, bool]) -> dict[str, float]:
         """Memory of device and process, and CPU use."""
@@ -57,12 +83,10 @@ class StepCollector:
 
     def explain(self, params: Mapping[str, Any], options: Mapping[str, bool]) -> tuple[dict[str, str], list[str]]:
         """What cannot be measured in this training and why, and notes for readers; both go to ``run.json``."""
-        reasons: dict[str, str] = {}
+        reasons = dict(self._reasons)
         notes: list[str] = []
         if options["include_memory"]:
             reasons |= self._device.absent()
-        if self._tap is None and (options["include_grad"] or options["include_lr"]):
-            reasons |= dict.fromkeys(("grad_norm", "learning_rate"), NO_OPTIMIZER)
         if options["include_overflow"] and hasattr(params.get("train_network"), "scale_sense"):
             notes.append(SKIPPED)
         elif options["include_overflow"]:

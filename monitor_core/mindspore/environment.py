@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,6 +44,29 @@ def rank_and_size() -> tuple[int, int]:
 def device_memory() -> tuple[Callable[[], int] | None, Callable[[], int] | None]:
     runtime = getattr(mindspore, "runtime", None)
     return getattr(runtime, "max_memory_allocated", None), getattr(runtime, "memory_allocated", None)
+
+
+def synchronize() -> None:
+    """Wait until everything that PYNATIVE mode has launched is done."""
+    # MindSpore's public runtime.synchronize refuses the CPU, where operators are launched ahead all the same.
+    executor = _executor()
+    if executor is None:
+        mindspore.runtime.synchronize()
+    else:
+        executor.sync()
+
+
+@functools.cache
+def _executor() -> Any:
+    for module in ("mindspore.graph.api", "mindspore.common.api"):  # MindSpore 2.9 moved it
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(module)._pynative_executor
+    return None
+
+
+def is_pynative() -> bool:
+    """Whether cells run operator by operator now."""
+    return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE)
 
 
 def user_language() -> Language:

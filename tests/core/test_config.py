@@ -55,7 +55,6 @@ def test_one_error_lists_every_problem() -> None:
         ({"export_options": {"include_gradd": True}}, "did you mean 'include_grad'?"),
         ({"export_options": {"include_grad": 1}}, "export_options.include_grad: got 1"),
         ({"export_options": ["include_grad"]}, "export_options: got ['include_grad']"),
-        ({"export_options": {"include_comm": True}}, "not available in msmon 0.1"),
         ({"retention": {"max_files": 0}}, "retention.max_files: got 0"),
         ({"retention": {"max_fils": 3}}, "did you mean 'max_files'?"),
         ({"http_endpoint": "http://localhost/x"}, "http_endpoint: not available in msmon 0.1"),

@@ -181,7 +181,10 @@ def test_texts_are_complete_in_both_languages() -> None:
     for catalogue in (KINDS, EVIDENCE, CAUSES, ADVICE):
         assert set(catalogue["en"]) == set(catalogue["zh"])
     loss: list[float | None] = [0.2, 1.8] * 300 + [math.nan] * 3
-    columns = {"loss": loss, "grad_norm": [1e-9] * 603, "step_time": [1.0] * 580 + [9.0] * 23, "overflow": [None] * 603}
+    columns = {
+        "loss": loss, "grad_norm": [1e-9] * 603, "step_time": [1.0] * 580 + [9.0] * 23, "overflow": [None] * 603,
+        "input_signature": [0.0] * 600 + [1.0] * 3,
+    }  # fmt: skip
     kinds = set()
     for detector in default_detectors():
         run(detector, [columns[name] for name in detector.inputs])

@@ -15,6 +15,7 @@ nn, ops = ms.nn, ms.ops
 from mindspore.train import Callback  # noqa: E402
 
 from monitor_core import Model, Monitor, load_monitor_logs  # noqa: E402
+from monitor_core.config import EXPORT_OPTIONS  # noqa: E402
 
 STEPS, BATCH = 8, 8
 
@@ -77,6 +78,8 @@ CASES = [
     ("mlp", mlp, "adam", 1024.0), ("transformer", transformer, "momentum", 2.0**127),
 ]  # fmt: skip
 
+EVERYTHING = dict.fromkeys(EXPORT_OPTIONS, True)
+
 
 class Losses(Callback):
     def __init__(self) -> None:
@@ -107,12 +110,16 @@ def train(
     return losses.seen, [parameter.asnumpy().copy() for parameter in net.get_parameters()]
 
 
-@pytest.mark.parametrize(("name", "make", "optimizer", "scale"), CASES, ids=[f"{c[0]}-{c[2]}-{c[3]}" for c in CASES])
+@pytest.mark.parametrize(
+    ("name", "make", "optimizer", "scale", "options"),
+    [(*case, {}) for case in CASES] + [(*case, EVERYTHING) for case in CASES[:1] + CASES[5:]],
+    ids=lambda value: "everything" if value is EVERYTHING else None,
+)
 def test_losses_and_weights_are_bit_identical(
-    mode: str, tmp_path: Path, name: str, make: Any, optimizer: str, scale: float | None
+    mode: str, tmp_path: Path, name: str, make: Any, optimizer: str, scale: float | None, options: dict[str, bool]
 ) -> None:
     without, weights = train(make, optimizer, scale, None)
-    monitor = Monitor(log_dir=tmp_path, collect_freq=3, export_options={"include_input_shape": True}, responses=[])
+    monitor = Monitor(log_dir=tmp_path, collect_freq=3, export_options=options, responses=[])
     with_monitor, watched = train(make, optimizer, scale, monitor)
     assert monitor.hook_errors == {}
     assert np.array_equal(without, with_monitor, equal_nan=True)
