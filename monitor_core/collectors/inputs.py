@@ -18,8 +18,9 @@ def input_dtypes(element: object) -> list[str]:
 
 def batch_samples(element: object) -> int | None:
     """Length of the first tensor's first axis, which MindSpore data sets batch along; None when there is none."""
-    shapes = input_shapes(element)
-    return shapes[0][0] if shapes and shapes[0] else None
+    first = element[0] if isinstance(element, (tuple, list)) and element else element
+    shape = getattr(first, "shape", None)
+    return int(shape[0]) if isinstance(shape, Sequence) and shape else None
 
 
 class InputSignatures:

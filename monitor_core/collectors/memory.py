@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import psutil
 
@@ -20,13 +23,14 @@ class HostUsage:
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
         self._process = psutil.Process()
+        self._resident = resident_bytes(self._process)
         # psutil measures between two calls, and its first answer is 0 because nothing came before: ask once now.
         self._process.cpu_percent(None)
         self._last = self._now() - CPU_INTERVAL_S  # so that the first record has it, and CSV its column
 
     def collect(self) -> dict[str, float]:
         """Memory of every step; CPU use when at least ``CPU_INTERVAL_S`` have passed since it was last measured."""
-        found = {"host_memory": float(self._process.memory_info().rss)}
+        found = {"host_memory": float(self._resident())}
         now = self._now()
         if now - self._last >= CPU_INTERVAL_S:
             self._last = now
@@ -34,15 +38,32 @@ class HostUsage:
         return found
 
 
+def resident_bytes(process: psutil.Process) -> Callable[[], int]:
+    """What tells this process's resident memory (bytes).
+
+    On Linux it reads an open ``statm`` again: psutil opens and parses the file anew each time, which costs twenty times as much per step.
+    """
+    statm = Path("/proc/self/statm")
+    if not statm.is_file():
+        return lambda: int(process.memory_info().rss)
+    descriptor, page = os.open(statm, os.O_RDONLY | os.O_CLOEXEC), os.sysconf("SC_PAGE_SIZE")
+
+    def resident() -> int:
+        return int(os.pread(descriptor, 128, 0).split()[1]) * page
+
+    weakref.finalize(resident, os.close, descriptor)
+    return resident
+
+
 class DeviceMemory:
-    """``memory_peak`` and ``memory_allocated`` (bytes) as the framework's functions give them."""
+    """``memory_peak`` and ``memory_allocated`` (bytes) as the framework's functions give them; None where the device does not count."""
 
     def __init__(self, peak: Callable[[], int] | None, allocated: Callable[[], int] | None) -> None:
         self._peak = peak
         self._allocated = allocated
 
     def collect(self) -> dict[str, float]:
-        """Nothing where the device does not count."""
+        """Nothing where the device does not count, or has not allocated anything yet."""
         peak = self._peak() if self._peak else 0
         if peak <= 0:
             return {}
@@ -50,4 +71,4 @@ class DeviceMemory:
 
     def absent(self) -> Mapping[str, str]:
         """Why there is nothing, if so."""
-        return {} if self.collect() else dict.fromkeys(("memory_peak", "memory_allocated"), NO_DEVICE_MEMORY)
+        return {} if self._peak else dict.fromkeys(("memory_peak", "memory_allocated"), NO_DEVICE_MEMORY)

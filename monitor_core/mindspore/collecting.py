@@ -24,7 +24,7 @@ class StepCollector:
     def __init__(self, clock: Clock) -> None:
         self.timer = StepTimer(clock)
         self._host = HostUsage(clock)
-        self._device = DeviceMemory(*device_memory())
+        self._device: DeviceMemory | None = None
         self._phases = PhaseTimer(clock.monotonic, synchronize)
         self._signatures = InputSignatures()
         self._tap: TapReader | None = None
@@ -33,6 +33,7 @@ class StepCollector:
     def listen(self, train_network: Any, options: Mapping[str, bool]) -> None:
         """Put the tap before the network's optimizer and hook its phases, as far as the options want them."""
         self._reasons = {}
+        self._device = None
         layers = options["include_layer_grad"]
         if options["include_grad"] or options["include_lr"] or layers:
             self._tap = attach_tap(train_network, with_norm=options["include_grad"], with_layers=layers)
@@ -79,14 +80,20 @@ class StepCollector:
 
     def memory(self, options: Mapping[str, bool]) -> dict[str, float]:
         """Memory of device and process, and CPU use."""
-        return self._device.collect() | self._host.collect() if options["include_memory"] else {}
+        return self._memory_of_device().collect() | self._host.collect() if options["include_memory"] else {}
+
+    def _memory_of_device(self) -> DeviceMemory:
+        """Made when a training runs: the device may be chosen after the Monitor is built."""
+        if self._device is None:
+            self._device = DeviceMemory(*device_memory())
+        return self._device
 
     def explain(self, params: Mapping[str, Any], options: Mapping[str, bool]) -> tuple[dict[str, str], list[str]]:
         """What cannot be measured in this training and why, and notes for readers; both go to ``run.json``."""
         reasons = dict(self._reasons)
         notes: list[str] = []
         if options["include_memory"]:
-            reasons |= self._device.absent()
+            reasons |= self._memory_of_device().absent()
         if options["include_overflow"] and hasattr(params.get("train_network"), "scale_sense"):
             notes.append(SKIPPED)
         elif options["include_overflow"]:

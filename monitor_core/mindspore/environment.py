@@ -42,6 +42,9 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def device_memory() -> tuple[Callable[[], int] | None, Callable[[], int] | None]:
+    """What tells the peak and the present device memory (bytes); None on CPU, where MindSpore always says 0."""
+    if mindspore.get_context("device_target") == "CPU":
+        return None, None
     runtime = getattr(mindspore, "runtime", None)
     return getattr(runtime, "max_memory_allocated", None), getattr(runtime, "memory_allocated", None)
 
