@@ -11,6 +11,7 @@ DEFAULT_BUFFER_RECORDS = 4096  # about 4 MB of Python objects: a bound nobody no
 # --- writing ----------------------------------------------------------------------------------
 FLUSH_INTERVAL_S = 1.0  # a slow training (1 step/s) must still look live in the dashboard
 CLOSE_TIMEOUT_S = 10.0  # a hung disk must not keep a finished training from exiting
+SIGTERM_TIMEOUT_S = 5.0  # for the last records after SIGTERM; container runtimes send SIGKILL after 10 s
 RETRY_INTERVAL_S = 1.0  # pause after a failed write: a full disk is polled, not hammered
 RECORD_BYTES_ESTIMATE = 512  # one JSON record with 15 metrics is about 450 bytes
 MAX_FILE_NUMBER = 99_999_999  # digits that still sort and parse; 10 MiB each is a petabyte

@@ -6,16 +6,15 @@ found. Nothing here raises into training once ``open`` has succeeded.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import platform
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from monitor_core import signals
 from monitor_core.buffer import BoundedBuffer
 from monitor_core.clock import Clock, SystemClock
 from monitor_core.config import MonitorConfig
@@ -110,7 +109,7 @@ class Recorder:
 
         ``hooks``: how many are bound to the train network, for ``msmon verify``. ``facts``: what the training was set up with.
         """
-        if self.is_open or self._silenced:
+        if self.is_open or self._silenced or signals.ending():
             return
         now = self._clock.wall()
         host = platform.node()
@@ -133,7 +132,7 @@ class Recorder:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="msmon-flusher", daemon=True)
         self._thread.start()
-        _OPEN.add(self)
+        signals.opened(self)
 
     def record(
         self, step: int, epoch: int | None, scalars: Mapping[str, float], nested: Mapping[str, object] = NO_NESTED
@@ -187,7 +186,7 @@ class Recorder:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(CLOSE_TIMEOUT_S)
-        _OPEN.discard(self)
+        signals.closed(self)
         return receipt
 
     def silence(self) -> None:
@@ -275,21 +274,3 @@ class Recorder:
 
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform()}
-
-
-#: Open recorders, to be closed at exit and silenced in forked children.
-_OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for recorder in list(_OPEN):
-        recorder.close("stopped", "the program ended before train_end")
-
-
-def _silence_all() -> None:
-    for recorder in list(_OPEN):
-        recorder.silence()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_silence_all)
