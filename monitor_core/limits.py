@@ -27,3 +27,14 @@ MAX_STEP = 2**63 - 1  # steps travel as signed 64-bit integers
 MAX_ATTEMPT = 2**31 - 1  # starts in one directory; fits a protobuf uint32 and any reader's int
 READ_CHUNK_BYTES = 1 << 20  # bytes taken per read: one pread into page cache, bounded memory
 MAX_MANIFEST_BYTES = 1 << 20  # run.json
+
+# --- pushing over HTTP ------------------------------------------------------------------------
+PUSH_SPOOL_RECORDS = 16_384  # about 16 MB of Python objects: several minutes of a fast training without the receiver
+PUSH_BATCH_RECORDS = 1_024  # records per POST
+PUSH_TARGET_BYTES = 1 << 20  # a larger body is sent in halves
+MAX_PUSH_BYTES = 1 << 23  # what a receiver takes: 8 MiB, so that one record with every metric allowed fits
+PUSH_TIMEOUT_S = 10.0  # per connection and per read
+PUSH_BACKOFF_S = 0.5  # first pause after a failure, doubled with each further one, with full jitter
+PUSH_BACKOFF_CAP_S = 60.0
+MAX_REPLY_BYTES = 1 << 16  # of an endpoint's answer; more is cut off unread
+MAX_RANKS = 1 << 20  # ranks of one run

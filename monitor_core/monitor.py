@@ -19,13 +19,14 @@ from monitor_core.buffer import BoundedBuffer
 from monitor_core.clock import Clock, SystemClock
 from monitor_core.config import MonitorConfig
 from monitor_core.detectors import Finding, default_detectors
-from monitor_core.formats import FORMATS
 from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
 from monitor_core.manifest import Attempt, Manifest, Status
-from monitor_core.provenance import command_line, git_commit
+from monitor_core.provenance import command_line, git_commit, versions_here
 from monitor_core.record import NO_NESTED, FileHeader, Record
-from monitor_core.sink import Sink
-from monitor_core.writers.file import FileSystem, FileWriter, Retention
+from monitor_core.redact import redact_text
+from monitor_core.sink import Sink, make_sinks
+from monitor_core.writers.file import FileSystem
+from monitor_core.writers.push import Push, token_from_environment
 from monitor_core.writers.run_files import append_event, claim_attempt, prepare_directory, update_attempt
 
 _log = logging.getLogger("msmon")
@@ -69,7 +70,11 @@ class Recorder:
         self._file_system = file_system
         self._on_finding = on_finding
         self._buffer = BoundedBuffer(config.buffer_size)
-        self._manifest = Manifest(config.name, config.as_dict(), _versions() | dict(versions or {}), rank, world_size)
+        self._manifest = Manifest(
+            config.name, _stored(config), versions_here() | dict(versions or {}), rank, world_size
+        )
+        self._token = token_from_environment() if config.http_endpoint else None
+        self._push: Push | None = None
         self._attempt = 0
         self._seq = 0
         self._sinks: list[Sink] = []
@@ -121,14 +126,10 @@ class Recorder:
         header = FileHeader(
             self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
         )
-        retention = None if self._config.retention is None else Retention(**self._config.retention)  # type: ignore[arg-type]
-        self._sinks = [
-            Sink(
-                FileWriter(self.directory, FORMATS[name], header, self._config.max_file_size, retention,
-                           file_system=self._file_system, clock=self._clock)
-            )
-            for name in self._config.export_format
-        ]  # fmt: skip
+        self._sinks = make_sinks(self._config, self.directory, header, self._file_system, self._clock)
+        if self._config.http_endpoint:
+            self._push = Push(self._config.http_endpoint, header, self._token)
+            self._push.tell(self._manifest.to_json())
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="msmon-flusher", daemon=True)
         self._thread.start()
@@ -186,6 +187,7 @@ class Recorder:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(CLOSE_TIMEOUT_S)
+        self._end_push()
         signals.closed(self)
         return receipt
 
@@ -226,12 +228,30 @@ class Recorder:
             if not records:
                 break
             self._write_pending()
+            if self._push is not None:
+                self._push.offer(records)
             self._detect(records)
         if sync:
             self._synced = self._attempted(self._sync)
         if self._stale:
             self._stale = False
-            self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        if self._push is not None:
+            self._push.tell(self._manifest.to_json())
+        self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
+
+    def _end_push(self) -> None:
+        """What did not reach the endpoint is told in ``run.json``; the files have it."""
+        if self._push is None:
+            return
+        delivery, self._push = self._push.close(), None
+        if delivery.lost:
+            self.note(
+                f"http_endpoint: {delivery.lost} records were not delivered: {delivery.reason}; the files here have them"
+            )
+            self._write_manifest()
 
     def _write_pending(self) -> bool:
         """Whether every sink has nothing left to write."""
@@ -272,5 +292,7 @@ class Recorder:
             self._on_finding(finding)
 
 
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "platform": platform.platform()}
+def _stored(config: MonitorConfig) -> dict[str, Any]:
+    """The configuration for ``run.json``, secrets hidden."""
+    values = config.as_dict()
+    return values | {"http_endpoint": redact_text(config.http_endpoint) if config.http_endpoint else None}
