@@ -14,6 +14,10 @@ CLOSE_TIMEOUT_S = 10.0  # a hung disk must not keep a finished training from exi
 SIGTERM_TIMEOUT_S = 5.0  # for the last records after SIGTERM; container runtimes send SIGKILL after 10 s
 RETRY_INTERVAL_S = 1.0  # pause after a failed write: a full disk is polled, not hammered
 RECORD_BYTES_ESTIMATE = 512  # one JSON record with 15 metrics is about 450 bytes
+RECORD_MEMORY_FACTOR = (
+    8  # memory per byte of that text: objects 2, encoded copies 1, the allocator's slack; benchmarks/memory_bound.py
+)
+DRAIN_RECORDS = 1024  # written at once: the batch that waits beside the buffer when a disk fails
 MAX_FILE_NUMBER = 99_999_999  # digits that still sort and parse; 10 MiB each is a petabyte
 
 # --- reading: caps applied before parsing, so that hostile files cost bounded memory --------
@@ -27,3 +31,8 @@ MAX_STEP = 2**63 - 1  # steps travel as signed 64-bit integers
 MAX_ATTEMPT = 2**31 - 1  # starts in one directory; fits a protobuf uint32 and any reader's int
 READ_CHUNK_BYTES = 1 << 20  # bytes taken per read: one pread into page cache, bounded memory
 MAX_MANIFEST_BYTES = 1 << 20  # run.json
+
+
+def memory_bound_bytes(buffer_size: int) -> int:
+    """Most that records may take in a training's memory, whatever the disk does: a full buffer and one drained batch."""
+    return (buffer_size + DRAIN_RECORDS) * RECORD_BYTES_ESTIMATE * RECORD_MEMORY_FACTOR

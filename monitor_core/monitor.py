@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from monitor_core.clock import Clock, SystemClock
 from monitor_core.config import MonitorConfig
 from monitor_core.detectors import Finding, default_detectors
 from monitor_core.formats import FORMATS
-from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
+from monitor_core.limits import CLOSE_TIMEOUT_S, DRAIN_RECORDS, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
 from monitor_core.manifest import Attempt, Manifest, Status
 from monitor_core.record import NO_NESTED, FileHeader, Record
 from monitor_core.sink import Sink
@@ -28,7 +29,6 @@ from monitor_core.writers.file import FileSystem, FileWriter, Retention
 from monitor_core.writers.run_files import append_event, claim_attempt, prepare_directory, update_attempt
 
 _log = logging.getLogger("msmon")
-_DRAIN_RECORDS = 1024  # records written at once: bounds the batch that waits beside the buffer when a disk fails
 
 
 class FlushReceipt(NamedTuple):
@@ -39,7 +39,7 @@ class FlushReceipt(NamedTuple):
     durable: bool
     """They also survive a power loss."""
     dropped: int
-    """Records of this attempt lost to the buffer's bound or refused by a format, so far."""
+    """Records of this attempt lost so far: to the buffer's bound, refused by a format, or unwritten when it ended."""
 
 
 class Recorder:
@@ -70,7 +70,7 @@ class Recorder:
         self._buffer = BoundedBuffer(config.buffer_size)
         self._manifest = Manifest(config.name, config.as_dict(), _versions() | dict(versions or {}), rank, world_size)
         self._attempt = 0
-        self._seq = 0
+        self._seq = self._unwritten = 0
         self._sinks: list[Sink] = []
         self._detectors = default_detectors()
         self._wake = threading.Event()
@@ -100,8 +100,8 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Records lost so far."""
-        return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
+        """Records of this attempt lost so far."""
+        return self._unwritten + self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
 
     def open(self, hooks: int | None = None) -> None:
         """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError.
@@ -110,12 +110,17 @@ class Recorder:
         """
         if self.is_open or self._silenced or signals.ending():
             return
+        if self._thread is not None and self._thread.is_alive():
+            raise OSError(
+                f"{self.directory}: the disk has not yet taken the records of attempt {self._attempt}: check it"
+            )
         now = self._clock.wall()
         host = platform.node()
         attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host)
         self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
         self._attempt = self._manifest.attempts[-1].attempt
-        self._seq = 0
+        self._seq = self._unwritten = 0
+        self._buffer = BoundedBuffer(self._config.buffer_size)
         header = FileHeader(
             self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
         )
@@ -171,15 +176,15 @@ class Recorder:
         """Write what is left, durably, and say in ``run.json`` how the attempt ended. Gives up after CLOSE_TIMEOUT_S."""
         if not self.is_open:
             return FlushReceipt(min((sink.last_seq for sink in self._sinks), default=-1), False, self.dropped)
-        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason, dropped=self.dropped)
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason)
         receipt = self.flush(durable=True)
         self._closing = True
-        self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT_S)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         signals.closed(self)
-        return receipt
+        return receipt._replace(dropped=self.dropped)
 
     def silence(self) -> None:
         """In a forked child: the files and the thread belong to the parent."""
@@ -211,7 +216,7 @@ class Recorder:
         """Write everything that is buffered now, in bounded batches."""
         todo = len(self._buffer)
         while self._write_pending() and todo > 0:
-            records = self._buffer.drain(_DRAIN_RECORDS)
+            records = self._buffer.drain(DRAIN_RECORDS)
             todo -= len(records)
             for sink in self._sinks:
                 sink.pending = records
@@ -221,6 +226,9 @@ class Recorder:
             self._detect(records)
         if sync:
             self._synced = self._attempted(self._sync)
+        if self._closing:
+            self._unwritten = len(self._buffer) + max((len(sink.pending) for sink in self._sinks), default=0)
+            self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
         if self._stale:
             self._stale = False
             self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
