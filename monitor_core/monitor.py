@@ -178,7 +178,7 @@ class Recorder:
             return FlushReceipt(min((sink.last_seq for sink in self._sinks), default=-1), False, self.dropped)
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         self._set_attempt(ended=self._clock.wall(), status=status, reason=reason)
-        receipt = self.flush(durable=True)
+        receipt = self.flush(durable=True, timeout_s=CLOSE_TIMEOUT_S)
         self._closing = True
         self._wake.set()
         if self._thread is not None:
