@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from monitor_core.buffer import BoundedBuffer
 from monitor_core.clock import Clock, SystemClock
 from monitor_core.config import MonitorConfig
 from monitor_core.detectors import Finding, default_detectors
-from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
+from monitor_core.limits import CLOSE_TIMEOUT_S, DRAIN_RECORDS, FLUSH_INTERVAL_S, POLL_INTERVAL_S, RETRY_INTERVAL_S
 from monitor_core.manifest import Attempt, Manifest, Status
 from monitor_core.provenance import command_line, git_commit, versions_here
 from monitor_core.record import NO_NESTED, FileHeader, Record
@@ -31,7 +32,6 @@ from monitor_core.writers.run_files import append_event, claim_attempt, prepare_
 
 _log = logging.getLogger("msmon")
 _new = tuple.__new__
-_DRAIN_RECORDS = 1024  # records written at once: bounds the batch that waits beside the buffer when a disk fails
 
 
 class FlushReceipt(NamedTuple):
@@ -42,7 +42,7 @@ class FlushReceipt(NamedTuple):
     durable: bool
     """They also survive a power loss."""
     dropped: int
-    """Records of this attempt lost to the buffer's bound or refused by a format, so far."""
+    """Records of this attempt lost so far: to the buffer's bound, refused by a format, or unwritten when it ended."""
 
 
 class Recorder:
@@ -77,7 +77,7 @@ class Recorder:
         self._token = token_from_environment() if config.http_endpoint else None
         self._push: Push | None = None
         self._attempt = 0
-        self._seq = 0
+        self._seq = self._unwritten = 0
         self._sinks: list[Sink] = []
         self._detectors = default_detectors()
         self._wake = threading.Event()
@@ -107,8 +107,8 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Records lost so far."""
-        return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
+        """Records of this attempt lost so far."""
+        return self._unwritten + self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
 
     def open(self, hooks: int | None = None, facts: Mapping[str, Any] | None = None) -> None:
         """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError.
@@ -117,13 +117,18 @@ class Recorder:
         """
         if self.is_open or self._silenced or signals.ending():
             return
+        if self._thread is not None and self._thread.is_alive():
+            raise OSError(
+                f"{self.directory}: the disk has not yet taken the records of attempt {self._attempt}: check it"
+            )
         now = self._clock.wall()
         host = platform.node()
         origin = {"command": command_line(), "git_commit": git_commit()}
         attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host, facts={**origin, **(facts or {})})
         self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
         self._attempt = self._manifest.attempts[-1].attempt
-        self._seq = 0
+        self._seq = self._unwritten = 0
+        self._buffer = BoundedBuffer(self._config.buffer_size)
         header = FileHeader(
             self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
         )
@@ -144,8 +149,6 @@ class Recorder:
         self._seq = seq + 1
         # Record's own __new__ would add half a microsecond of checking to each step.
         self._buffer.put(_new(Record, (seq, self._attempt, step, epoch, self._wall(), scalars, nested)))
-        if not self._seq % self._every:
-            self._wake.set()
 
     def flush(self, *, durable: bool = False, timeout_s: float = CLOSE_TIMEOUT_S) -> FlushReceipt:
         """Wait until what was recorded before this call is written, at most ``timeout_s`` seconds."""
@@ -182,16 +185,16 @@ class Recorder:
         """Write what is left, durably, and say in ``run.json`` how the attempt ended. Gives up after CLOSE_TIMEOUT_S."""
         if not self.is_open:
             return FlushReceipt(min((sink.last_seq for sink in self._sinks), default=-1), False, self.dropped)
-        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason, dropped=self.dropped)
-        receipt = self.flush(durable=True)
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason)
+        receipt = self.flush(durable=True, timeout_s=CLOSE_TIMEOUT_S)
         self._closing = True
-        self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT_S)
-        self._end_push()
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._end_push(deadline)
         signals.closed(self)
-        return receipt
+        return receipt._replace(dropped=self.dropped)
 
     def silence(self) -> None:
         """In a forked child: the files and the thread belong to the parent."""
@@ -204,8 +207,7 @@ class Recorder:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(RETRY_INTERVAL_S if any(sink.pending for sink in self._sinks) else FLUSH_INTERVAL_S)
-            self._wake.clear()
+            self._sleep()
             last_round = self._closing
             ticket, sync = self._asked, self._sync_asked
             try:
@@ -219,11 +221,23 @@ class Recorder:
             if last_round:
                 return
 
+    def _sleep(self) -> None:
+        """Until somebody asks, a batch is full, or the time for a smaller one has come.
+
+        It looks for itself: to be woken would cost the training thread ten times what recording a step does.
+        """
+        failing = any(sink.pending for sink in self._sinks)
+        end = time.monotonic() + (RETRY_INTERVAL_S if failing else FLUSH_INTERVAL_S)
+        while not self._wake.wait(POLL_INTERVAL_S):
+            if time.monotonic() >= end or (len(self._buffer) >= self._every and not failing):
+                break
+        self._wake.clear()
+
     def _round(self, sync: bool) -> None:
         """Write everything that is buffered now, in bounded batches."""
         todo = len(self._buffer)
         while self._write_pending() and todo > 0:
-            records = self._buffer.drain(_DRAIN_RECORDS)
+            records = self._buffer.drain(DRAIN_RECORDS)
             todo -= len(records)
             for sink in self._sinks:
                 sink.pending = records
@@ -235,6 +249,9 @@ class Recorder:
             self._detect(records)
         if sync:
             self._synced = self._attempted(self._sync)
+        if self._closing:
+            self._unwritten = len(self._buffer) + max((len(sink.pending) for sink in self._sinks), default=0)
+            self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
         if self._stale:
             self._stale = False
             self._write_manifest()
@@ -244,11 +261,11 @@ class Recorder:
             self._push.tell(self._manifest.to_json())
         self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
 
-    def _end_push(self) -> None:
+    def _end_push(self, deadline: float) -> None:
         """What did not reach the endpoint is told in ``run.json``; the files have it."""
         if self._push is None:
             return
-        delivery, self._push = self._push.close(), None
+        delivery, self._push = self._push.close(max(1.0, deadline - time.monotonic())), None
         if delivery.lost:
             self.note(
                 f"http_endpoint: {delivery.lost} records were not delivered: {delivery.reason}; the files here have them"

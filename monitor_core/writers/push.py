@@ -70,7 +70,7 @@ class Push:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._deadline: float | None = None
-        self._sent = self._lost = 0
+        self._sent = self._lost = self._under_way = 0
         self._reason: str | None = None
         self._complained = False
         self._failures = 0
@@ -95,9 +95,10 @@ class Push:
         """Try until everything is delivered or the time is up; what is left then counts as lost."""
         self._deadline = time.monotonic() + timeout_s
         self._wake.set()
-        self._thread.join(timeout_s + limits.PUSH_TIMEOUT_S)
+        self._thread.join(timeout_s)
         with self._lock:
-            self._lose(len(self._spool), "the endpoint was not reached before the training ended")
+            self._lose(len(self._spool) + self._under_way, "the endpoint was not reached before the training ended")
+            self._under_way = 0
             self._spool.clear()
             return Delivery(self._sent, self._lost, self._reason)
 
@@ -122,7 +123,10 @@ class Push:
         with self._lock:
             records = [self._spool.popleft() for _ in range(min(len(self._spool), limits.PUSH_BATCH_RECORDS))]
             manifest, self._manifest = self._manifest, None
+            self._under_way = len(records)
         failure = self._deliver(records, manifest)
+        with self._lock:
+            self._under_way = 0
         if failure is None:
             self._failures = 0
         else:
@@ -142,6 +146,7 @@ class Push:
             return _Failure(f"{type(error).__name__}: {error}", 0.0, records)
         if 200 <= status < 300:
             self._sent += len(records)
+            self._under_way -= len(records)
             return None
         if status in _REFUSED:
             return self._halves(records, manifest, f"{self._shown} refused them with HTTP {status}")
