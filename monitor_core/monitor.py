@@ -298,6 +298,8 @@ class Recorder:
         for record in records:
             scalars = record.scalars
             for detector in self._detectors:
+                if scalars.keys().isdisjoint(detector.inputs):
+                    continue  # no row of this detector's: an evaluation between two steps must not break its windows
                 for finding in detector.update(record.step, [scalars.get(name) for name in detector.inputs]):
                     self._tell(finding)
 

@@ -49,6 +49,21 @@ def test_oscillation_live_equals_the_table_at_every_prefix(
     assert list(detect_loss_oscillation(series("loss", values), window, threshold)) == live
 
 
+def test_an_evaluation_between_two_steps_breaks_no_window() -> None:
+    losses = np.random.default_rng(0).uniform(0.2, 2.0, 300)
+    alone = detect_loss_oscillation(pd.DataFrame({"loss": losses}))
+    assert alone[99:].all(), "the losses are wild enough for every full window"
+    rows: list[dict[str, float]] = []
+    for step, loss in enumerate(losses.tolist(), 1):
+        rows.append({"loss": loss})
+        if step % 30 == 0:
+            rows.append({"eval_loss": 0.5})
+    df = pd.DataFrame(rows)
+    flags = detect_loss_oscillation(df)
+    assert list(flags[df["loss"].notna()]) == list(alone)
+    assert not flags[df["loss"].isna()].any()
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.lists(VALUES, max_size=60))
 def test_vanish_live_equals_the_table_at_every_prefix(values: list[float | None]) -> None:

@@ -239,6 +239,18 @@ def test_findings_are_told_and_appended_as_facts(tmp_path: Path, recorders: list
     ]
 
 
+def test_evaluations_between_steps_hide_no_finding(tmp_path: Path, recorders: list[Recorder]) -> None:
+    """An evaluation in every window would make an oscillation invisible if its record counted as a loss that is missing."""
+    found: list[Finding] = []
+    one = recorder(tmp_path, recorders, found=found.append)
+    for step in range(1, 301):
+        one.record(step, 1, {"loss": 0.1 if step % 2 else 2.0})
+        if step % 30 == 0:
+            one.record(step, 1, {"eval_loss": 0.5})
+    one.flush()
+    assert [(item.kind, item.first_step) for item in found] == [("loss_oscillation", 100)]
+
+
 def test_ranks_never_share_a_file(tmp_path: Path, recorders: list[Recorder]) -> None:
     config = from_mapping({"log_dir": tmp_path, "name": "ranks"})
     for rank in range(3):
