@@ -7,12 +7,10 @@ found. Nothing here raises into training once ``open`` has succeeded.
 from __future__ import annotations
 
 import logging
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from monitor_core import signals
@@ -21,14 +19,13 @@ from monitor_core.clock import Clock, SystemClock
 from monitor_core.config import MonitorConfig
 from monitor_core.detectors import Finding, default_detectors
 from monitor_core.limits import CLOSE_TIMEOUT_S, DRAIN_RECORDS, FLUSH_INTERVAL_S, POLL_INTERVAL_S, RETRY_INTERVAL_S
-from monitor_core.manifest import Attempt, Manifest, Status
-from monitor_core.provenance import command_line, git_commit, versions_here
-from monitor_core.record import NO_NESTED, FileHeader, Record
-from monitor_core.redact import redact_text
+from monitor_core.manifest import Status
+from monitor_core.record import NO_NESTED, Record
+from monitor_core.run_manifest import RunManifest
 from monitor_core.sink import Sink, make_sinks
 from monitor_core.writers.file import FileSystem
 from monitor_core.writers.push import Push, token_from_environment
-from monitor_core.writers.run_files import append_event, claim_attempt, prepare_directory, update_attempt
+from monitor_core.writers.run_files import append_event, prepare_directory
 
 _log = logging.getLogger("msmon")
 _new = tuple.__new__
@@ -65,15 +62,13 @@ class Recorder:
         """Creates the directory and checks that it is writable (raises LogDirError); starts nothing."""
         self.directory = config.log_dir / f"rank_{rank}" if world_size > 1 else config.log_dir
         prepare_directory(self.directory)
-        self._manifest_directory = config.log_dir if rank == 0 else self.directory
+        where = config.log_dir if rank == 0 else self.directory
+        self._manifest = RunManifest(where, config, versions or {}, rank, world_size)
         self._clock = clock or SystemClock()
         self._wall = self._clock.wall
         self._file_system = file_system
         self._on_finding = on_finding
         self._buffer = BoundedBuffer(config.buffer_size)
-        self._manifest = Manifest(
-            config.name, _stored(config), versions_here() | dict(versions or {}), rank, world_size
-        )
         self._token = token_from_environment() if config.http_endpoint else None
         self._push: Push | None = None
         self._attempt = 0
@@ -84,7 +79,7 @@ class Recorder:
         self._done = threading.Condition()
         self._asked = self._answered = 0
         self._sync_asked = self._synced = False
-        self._closing = self._silenced = self._stale = False
+        self._closing = self._silenced = False
         self._errors: set[str] = set()
         self._thread: threading.Thread | None = None
         self.apply(config)
@@ -121,17 +116,10 @@ class Recorder:
             raise OSError(
                 f"{self.directory}: the disk has not yet taken the records of attempt {self._attempt}: check it"
             )
-        now = self._clock.wall()
-        host = platform.node()
-        origin = {"command": command_line(), "git_commit": git_commit()}
-        attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host, facts={**origin, **(facts or {})})
-        self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
-        self._attempt = self._manifest.attempts[-1].attempt
+        header = self._manifest.claim(self._clock.wall(), hooks, facts or {})
+        self._attempt = header.attempt
         self._seq = self._unwritten = 0
         self._buffer = BoundedBuffer(self._config.buffer_size)
-        header = FileHeader(
-            self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
-        )
         self._sinks = make_sinks(self._config, self.directory, header, self._file_system, self._clock)
         if self._config.http_endpoint:
             self._push = Push(self._config.http_endpoint, header, self._token)
@@ -146,9 +134,9 @@ class Recorder:
     ) -> None:
         """Take one step; never blocks, never raises for a full disk. ``scalars`` must not be changed afterwards."""
         seq = self._seq
-        self._seq = seq + 1
         # Record's own __new__ would add half a microsecond of checking to each step.
         self._buffer.put(_new(Record, (seq, self._attempt, step, epoch, self._wall(), scalars, nested)))
+        self._seq = seq + 1  # after it is in the buffer: a last round must find all below this number
 
     def flush(self, *, durable: bool = False, timeout_s: float = CLOSE_TIMEOUT_S) -> FlushReceipt:
         """Wait until what was recorded before this call is written, at most ``timeout_s`` seconds."""
@@ -162,31 +150,16 @@ class Recorder:
             last = min((sink.last_seq for sink in self._sinks), default=-1)
             return FlushReceipt(last, bool(durable and answered and self._synced), self.dropped)
 
-    def explain(self, reasons: Mapping[str, str], notes: Sequence[str]) -> None:
+    def explain(self, reasons: Mapping[str, str], notes: Sequence[str] = ()) -> None:
         """Metrics that cannot be measured here with the reason, and facts that readers must know; both go to ``run.json``."""
-        self.absent(reasons)
-        for text in notes:
-            self.note(text)
-
-    def absent(self, reasons: Mapping[str, str]) -> None:
-        """Metrics that cannot be measured here, with the reason; goes to ``run.json``."""
-        merged = {**self._manifest.absent, **reasons}
-        if merged != self._manifest.absent:
-            self._manifest = replace(self._manifest, absent=merged)
-            self._stale = True
-
-    def note(self, text: str) -> None:
-        """A fact that readers of the run must know; goes to ``run.json``."""
-        if text not in self._manifest.notes:
-            self._manifest = replace(self._manifest, notes=(*self._manifest.notes, text))
-            self._stale = True
+        self._manifest.explain(reasons, notes)
 
     def close(self, status: Status = "finished", reason: str | None = None) -> FlushReceipt:
         """Write what is left, durably, and say in ``run.json`` how the attempt ended. Gives up after CLOSE_TIMEOUT_S."""
         if not self.is_open:
             return FlushReceipt(min((sink.last_seq for sink in self._sinks), default=-1), False, self.dropped)
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason)
+        self._manifest.update(ended=self._clock.wall(), status=status, reason=reason)
         receipt = self.flush(durable=True, timeout_s=CLOSE_TIMEOUT_S)
         self._closing = True
         self._wake.set()
@@ -199,11 +172,6 @@ class Recorder:
     def silence(self) -> None:
         """In a forked child: the files and the thread belong to the parent."""
         self._silenced = True
-
-    def _set_attempt(self, **changes: object) -> None:
-        newest = replace(self._manifest.attempts[-1], **changes)  # type: ignore[arg-type]
-        self._manifest = replace(self._manifest, attempts=(*self._manifest.attempts[:-1], newest))
-        self._stale = True
 
     def _run(self) -> None:
         while True:
@@ -235,7 +203,7 @@ class Recorder:
 
     def _round(self, sync: bool) -> None:
         """Write everything that is buffered now, in bounded batches."""
-        todo = len(self._buffer)
+        end, todo = self._seq, len(self._buffer)
         while self._write_pending() and todo > 0:
             records = self._buffer.drain(DRAIN_RECORDS)
             todo -= len(records)
@@ -250,16 +218,17 @@ class Recorder:
         if sync:
             self._synced = self._attempted(self._sync)
         if self._closing:
-            self._unwritten = len(self._buffer) + max((len(sink.pending) for sink in self._sinks), default=0)
-            self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
-        if self._stale:
-            self._stale = False
+            # A training that SIGTERM is about to end may go on recording for a moment: that is after the end.
+            left = max(0, len(self._buffer) - (self._seq - end))
+            self._unwritten = left + max((len(sink.pending) for sink in self._sinks), default=0)
+            self._manifest.update(last_seq=end - 1 if end else None, dropped=self.dropped)
+        if self._manifest.stale:
             self._write_manifest()
 
     def _write_manifest(self) -> None:
         if self._push is not None:
             self._push.tell(self._manifest.to_json())
-        self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
+        self._attempted(self._manifest.write)
 
     def _end_push(self, deadline: float) -> None:
         """What did not reach the endpoint is told in ``run.json``; the files have it."""
@@ -267,9 +236,8 @@ class Recorder:
             return
         delivery, self._push = self._push.close(max(1.0, deadline - time.monotonic())), None
         if delivery.lost:
-            self.note(
-                f"http_endpoint: {delivery.lost} records were not delivered: {delivery.reason}; the files here have them"
-            )
+            told = f"http_endpoint: {delivery.lost} records were not delivered: {delivery.reason}; the files here have them"
+            self._manifest.explain({}, [told])
             self._write_manifest()
 
     def _write_pending(self) -> bool:
@@ -308,12 +276,6 @@ class Recorder:
             "type": "finding", "time": self._clock.wall(), "rank": self._manifest.rank, "attempt": self._attempt,
             **asdict(finding),
         }  # fmt: skip
-        self._attempted(lambda: append_event(self._manifest_directory, event))
+        self._attempted(lambda: append_event(self._manifest.directory, event))
         if self._on_finding is not None:
             self._on_finding(finding)
-
-
-def _stored(config: MonitorConfig) -> dict[str, Any]:
-    """The configuration for ``run.json``, secrets hidden."""
-    values = config.as_dict()
-    return values | {"http_endpoint": redact_text(config.http_endpoint) if config.http_endpoint else None}
