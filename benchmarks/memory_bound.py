@@ -28,7 +28,10 @@ from monitor_core.writers.file import FileSystem
 
 DISKS = ("healthy", "slow", "blocked", "full")
 FORMATS = ("json", "csv", "protobuf")
-NAMES = tuple("abcdefghij")
+NAMES = (
+    "loss", "grad_norm", "step_time", "data_wait_time", "throughput", "learning_rate", "loss_scale", "overflow",
+    "memory_peak", "host_memory",
+)  # fmt: skip
 BUFFER_RECORDS = 4096
 WARM_UP_RECORDS = 6000
 SLOW_BYTES_PER_S = 1e6

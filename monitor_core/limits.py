@@ -21,6 +21,8 @@ RECORD_MEMORY_FACTOR = (
     8  # memory per byte of that text: objects 2, encoded copies 1, the allocator's slack; benchmarks/memory_bound.py
 )
 DRAIN_RECORDS = 1024  # written at once: the batch that waits beside the buffer when a disk fails
+DETECTOR_ROWS = 1 << 18  # rows that a detector looks back on at most; a training must not grow with its length
+DETECTOR_ROW_BYTES = 40  # step time and step, the sorted history of step times, and that once more while it is merged
 MAX_FILE_NUMBER = 99_999_999  # digits that still sort and parse; 10 MiB each is a petabyte
 
 # --- reading: caps applied before parsing, so that hostile files cost bounded memory --------
@@ -48,9 +50,10 @@ MAX_RANKS = 1 << 20  # ranks of one run
 
 
 def memory_bound_bytes(buffer_size: int, *, pushing: bool = False) -> int:
-    """Most that records may take in a training's memory, whatever the disk does: a full buffer and one drained batch.
+    """Most that recording adds to a training's memory, whatever the disk does and however long the run.
 
-    With an ``http_endpoint`` its spool and the batch under way come on top, whatever the endpoint does.
+    A full buffer and one drained batch of records, and what the detectors look back on: 31 MB for the default buffer. With an
+    ``http_endpoint`` its spool and the batch under way come on top, whatever the endpoint does.
     """
     records = buffer_size + DRAIN_RECORDS + (PUSH_SPOOL_RECORDS + PUSH_BATCH_RECORDS if pushing else 0)
-    return records * RECORD_BYTES_ESTIMATE * RECORD_MEMORY_FACTOR
+    return records * RECORD_BYTES_ESTIMATE * RECORD_MEMORY_FACTOR + DETECTOR_ROWS * DETECTOR_ROW_BYTES

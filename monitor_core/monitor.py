@@ -79,6 +79,7 @@ class Recorder:
         self._done = threading.Condition()
         self._asked = self._answered = 0
         self._sync_asked = self._synced = False
+        self._drained = -1
         self._closing = self._silenced = False
         self._errors: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -119,6 +120,7 @@ class Recorder:
         header = self._manifest.claim(self._clock.wall(), hooks, facts or {})
         self._attempt = header.attempt
         self._seq = self._unwritten = 0
+        self._drained = -1
         self._buffer = BoundedBuffer(self._config.buffer_size)
         self._sinks = make_sinks(self._config, self.directory, header, self._file_system, self._clock)
         if self._config.http_endpoint:
@@ -136,7 +138,7 @@ class Recorder:
         seq = self._seq
         # Record's own __new__ would add half a microsecond of checking to each step.
         self._buffer.put(_new(Record, (seq, self._attempt, step, epoch, self._wall(), scalars, nested)))
-        self._seq = seq + 1  # after it is in the buffer: a last round must find all below this number
+        self._seq = seq + 1
 
     def flush(self, *, durable: bool = False, timeout_s: float = CLOSE_TIMEOUT_S) -> FlushReceipt:
         """Wait until what was recorded before this call is written, at most ``timeout_s`` seconds."""
@@ -203,7 +205,7 @@ class Recorder:
 
     def _round(self, sync: bool) -> None:
         """Write everything that is buffered now, in bounded batches."""
-        end, todo = self._seq, len(self._buffer)
+        todo = len(self._buffer)
         while self._write_pending() and todo > 0:
             records = self._buffer.drain(DRAIN_RECORDS)
             todo -= len(records)
@@ -211,6 +213,7 @@ class Recorder:
                 sink.pending = records
             if not records:
                 break
+            self._drained = records[-1].seq
             self._write_pending()
             if self._push is not None:
                 self._push.offer(records)
@@ -218,10 +221,7 @@ class Recorder:
         if sync:
             self._synced = self._attempted(self._sync)
         if self._closing:
-            # A training that SIGTERM is about to end may go on recording for a moment: that is after the end.
-            left = max(0, len(self._buffer) - (self._seq - end))
-            self._unwritten = left + max((len(sink.pending) for sink in self._sinks), default=0)
-            self._manifest.update(last_seq=end - 1 if end else None, dropped=self.dropped)
+            self._settle()
         if self._manifest.stale:
             self._write_manifest()
 
@@ -239,6 +239,13 @@ class Recorder:
             told = f"http_endpoint: {delivery.lost} records were not delivered: {delivery.reason}; the files here have them"
             self._manifest.explain({}, [told])
             self._write_manifest()
+
+    def _settle(self) -> None:
+        """The end: what the disk has not taken is lost. A record that comes while SIGTERM closes us is none of this attempt."""
+        pending = max((len(sink.pending) for sink in self._sinks), default=0)
+        self._unwritten = pending + len(self._buffer) if pending else 0
+        last = self._seq - 1 if pending else self._drained
+        self._manifest.update(last_seq=None if last < 0 else last, dropped=self.dropped)
 
     def _write_pending(self) -> bool:
         """Whether every sink has nothing left to write."""

@@ -17,8 +17,8 @@ from dashboard.store.table import TableStore
 from monitor_core.manifest import from_json
 
 ROOT = Path(__file__).parents[2]
-RECORDS = {"json": 200_000, "csv": 60_000, "protobuf": 60_000}
-LEAST_BYTES = 500  # of memory that any record takes: without a bound the least of these runs would take 30 MB
+RECORDS = {"json": 200_000, "csv": 100_000, "protobuf": 100_000}
+LEAST_BYTES = 500  # of memory that any record takes: without a bound the least of these runs would take 50 MB
 
 
 def measured(disk: str, export_format: str, records: int, folder: Path) -> dict[str, float]:
