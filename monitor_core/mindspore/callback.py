@@ -237,7 +237,8 @@ class Monitor(OwnLoop, Callback):  # type: ignore[misc]  # MindSpore has no type
         self._recorder.open()
         options = self._settings.export_options
         scalars = own.scalars(with_loss=options["include_loss"], with_norm=options["include_grad"])
-        self._recorder.record(int(step), epoch, scalars | self._collector.memory(options))
+        self._last_step = int(step)
+        self._recorder.record(self._last_step, epoch, scalars | self._collector.memory(options))
 
     def flush(self, *, durable: bool = False) -> FlushReceipt:
         """Wait until every record so far is in the files; the receipt says up to which ``seq``."""
