@@ -77,6 +77,7 @@ class Recorder:
         self._done = threading.Condition()
         self._asked = self._answered = 0
         self._sync_asked = self._synced = False
+        self._drained = -1
         self._closing = self._silenced = self._stale = False
         self._errors: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -120,6 +121,7 @@ class Recorder:
         self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
         self._attempt = self._manifest.attempts[-1].attempt
         self._seq = self._unwritten = 0
+        self._drained = -1
         self._buffer = BoundedBuffer(self._config.buffer_size)
         header = FileHeader(
             self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
@@ -222,16 +224,23 @@ class Recorder:
                 sink.pending = records
             if not records:
                 break
+            self._drained = records[-1].seq
             self._write_pending()
             self._detect(records)
         if sync:
             self._synced = self._attempted(self._sync)
         if self._closing:
-            self._unwritten = len(self._buffer) + max((len(sink.pending) for sink in self._sinks), default=0)
-            self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
+            self._settle()
         if self._stale:
             self._stale = False
             self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
+
+    def _settle(self) -> None:
+        """The end: what the disk has not taken is lost. A record that comes while SIGTERM closes us is none of this attempt."""
+        pending = max((len(sink.pending) for sink in self._sinks), default=0)
+        self._unwritten = pending + len(self._buffer) if pending else 0
+        last = self._seq - 1 if pending else self._drained
+        self._set_attempt(last_seq=None if last < 0 else last, dropped=self.dropped)
 
     def _write_pending(self) -> bool:
         """Whether every sink has nothing left to write."""
