@@ -23,7 +23,7 @@ from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVA
 from monitor_core.manifest import Attempt, Manifest, Status
 from monitor_core.provenance import command_line, git_commit, versions_here
 from monitor_core.record import NO_NESTED, FileHeader, Record
-from monitor_core.redact import redact_text
+from monitor_core.redact import redact_endpoint
 from monitor_core.sink import Sink, make_sinks
 from monitor_core.writers.file import FileSystem
 from monitor_core.writers.push import Push, token_from_environment
@@ -295,4 +295,4 @@ class Recorder:
 def _stored(config: MonitorConfig) -> dict[str, Any]:
     """The configuration for ``run.json``, secrets hidden."""
     values = config.as_dict()
-    return values | {"http_endpoint": redact_text(config.http_endpoint) if config.http_endpoint else None}
+    return values | {"http_endpoint": redact_endpoint(config.http_endpoint) if config.http_endpoint else None}

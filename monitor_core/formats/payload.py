@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ def _header(found: pb.Header) -> FileHeader:
         raise FormatError(
             f"header: rank {found.rank} of {found.world_size}; expected a rank below a size of at most {MAX_RANKS}"
         )
+    if not math.isfinite(found.created):
+        raise FormatError(f"header: created {found.created}; expected UTC seconds since 1970-01-01")
     return FileHeader(found.run, found.rank, found.world_size, found.attempt, found.created, found.host, found.pid)
 
 
