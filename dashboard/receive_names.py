@@ -63,7 +63,8 @@ def run_directory(root: Path, header: FileHeader, manifest: Manifest | None) -> 
 
 def _usable(run: Path, header: FileHeader, starts: Mapping[int, float]) -> bool:
     mine, home = rank_directory(run, header), manifest_directory(run, header)
-    if run.is_symlink() or mine.is_symlink():  # it may lead out of the log directory
+    # A link may lead out of the log directory.
+    if any(place.is_symlink() or (place.exists() and not place.is_dir()) for place in (run, mine)):
         return False
     if _is_foreign(home, mine) or (home != run and _is_foreign(run, run)):
         return False

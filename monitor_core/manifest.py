@@ -73,6 +73,9 @@ def from_json(value: object) -> Manifest:
     attempts = value.get("attempts", [])
     if not isinstance(attempts, list):
         raise ValueError(f"run.json: attempts: expected a list, got {type(attempts).__name__}")
+    notes = value.get("notes") or []
+    if not isinstance(notes, list):
+        raise ValueError(f"run.json: notes: expected a list, got {type(notes).__name__}")
     return Manifest(
         name=_text(value, "name"),
         config=_mapping(value, "config"),
@@ -81,7 +84,7 @@ def from_json(value: object) -> Manifest:
         world_size=_integer(value, "world_size", 1),
         attempts=tuple(_attempt(item) for item in attempts),
         absent=_mapping(value, "absent"),
-        notes=tuple(_sound(note) for note in value.get("notes") or ()),
+        notes=tuple(_sound(note) for note in notes),
     )
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from monitor_core import limits, signals
 from monitor_core.errors import FormatError
+from monitor_core.formats.common import plain
 from monitor_core.formats.payload import CONTENT_TYPE, encode_payload
 from monitor_core.record import FileHeader, Record
 from monitor_core.redact import redact_endpoint
@@ -65,6 +66,7 @@ class Push:
         self._poster = Poster(endpoint, token)
         self._shown = redact_endpoint(endpoint)
         self._header = header
+        self._run_name = plain(header.run)
         self._spool = Spool(spool_records, spool_bytes)
         self._manifest: Mapping[str, Any] | None = None
         self._lock = threading.Lock()
@@ -204,7 +206,7 @@ class Push:
 
     def _headers(self, records: Sequence[Record]) -> dict[str, str]:
         span = f"{records[0].seq}-{records[-1].seq}" if records else "run"
-        key = f"{quote(self._header.run, safe='')[:200]}/{self._header.rank}/{self._header.attempt}/{span}"
+        key = f"{quote(self._run_name, safe='')[:200]}/{self._header.rank}/{self._header.attempt}/{span}"
         return {"Content-Type": CONTENT_TYPE, "Idempotency-Key": key}
 
     def _lose(self, count: int, why: str) -> None:
