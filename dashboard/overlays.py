@@ -89,7 +89,8 @@ class Overlays:
         columns = dict(zip(metrics, rows.columns, strict=True))
         for detector in progress.detectors:
             for step, *values in zip(rows.step, *(columns[name] for name in detector.inputs), strict=True):
-                detector.update(step, values)
+                if any(value is not None for value in values):  # as in the recorder: no row of this detector's
+                    detector.update(step, values)
         progress.rows += len(rows.step)
         return progress
 

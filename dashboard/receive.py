@@ -37,7 +37,6 @@ from monitor_core.writers.run_files import manifest_bytes, read_manifest, write_
 
 _MAX_HOMES = 4096  # attempts whose records' numbers are kept in memory; what is forgotten is read from the files again
 _MAX_AT_ONCE = 8  # requests decoded and written at once: of the server's 32 threads the page keeps 24
-_MAX_CELLS = 1 << 22  # rows times metrics of one payload: an honest 8 MiB body has a quarter of it
 _BUSY_S = 4.0  # a request waits so long for another one of its attempt, below the sender's timeout
 _RETRY_AFTER_S = 5  # said to senders when the disk refuses or all places are taken
 
@@ -234,10 +233,6 @@ def _checked_records(payload: Payload) -> list[Record]:
     header, batch = payload.header, payload.batch
     if len(batch) and set(batch.attempt.tolist()) != {header.attempt}:
         raise FormatError(f"batch: records of another attempt than the header's {header.attempt}")
-    if len(batch) * len(batch.columns) > _MAX_CELLS:
-        raise FormatError(
-            f"batch: {len(batch)} rows of {len(batch.columns)} metrics; expected {_MAX_CELLS} values at most"
-        )
     records = list(batch.records())
     if records:
         FORMATS["protobuf"].encoder(header, records).encode(records, first=True)

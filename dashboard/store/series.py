@@ -20,7 +20,7 @@ from monitor_core.batch import Batch, Bools
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An uninterrupted stretch of ascending steps: rows ``[start, stop)`` in (attempt, seq) order."""
+    """A stretch in which steps never go back: rows ``[start, stop)`` in (attempt, seq) order. An evaluation's row repeats its step."""
 
     start: int
     stop: int
@@ -59,6 +59,7 @@ class Series:
         self._timestamp = GrowingColumn()
         self._columns: dict[str, GrowingColumn] = {}
         self._seen: dict[int, IntervalSet] = {}
+        self._expected: dict[int, int] = {}
         self._last: dict[str, float] = {}
         self._newest: tuple[int, int] = (-1, -1)
         self._step_range: tuple[int, int] | None = None
@@ -84,6 +85,12 @@ class Series:
                 self._sort()
             self._note(batch)
         return Appended(len(batch), duplicates)
+
+    def expect(self, attempt: int, count: int) -> bool:
+        """See ``Store``; whether that is news."""
+        before = self._expected.get(attempt)
+        self._expected[attempt] = count
+        return before != count and attempt in self._seen
 
     def view(self) -> SeriesView:
         """The series as it is now."""
@@ -124,12 +131,12 @@ class Series:
 
     def _extend_cuts(self, batch: Batch, start: int) -> None:
         step, attempt = batch.step, batch.attempt
-        breaks = np.flatnonzero((np.diff(step) <= 0) | (np.diff(attempt) != 0)) + 1
+        breaks = np.flatnonzero((np.diff(step) < 0) | (np.diff(attempt) != 0)) + 1
         edges = [0, *breaks.tolist(), len(step)]
         for first, stop in pairwise(edges):
             last = self._cuts[-1] if self._cuts else None
             mine = int(attempt[first])
-            joins = first == 0 and last is not None and last.attempt == mine and self._newest_step < int(step[0])
+            joins = first == 0 and last is not None and last.attempt == mine and self._newest_step <= int(step[0])
             if joins and last is not None:
                 self._cuts[-1] = Cut(last.start, start + stop, mine)
             else:
@@ -144,7 +151,7 @@ class Series:
         self._layout += 1
         self._cuts = []
         ordered_step, ordered_attempt = step[order], attempt[order]
-        breaks = np.flatnonzero((np.diff(ordered_step) <= 0) | (np.diff(ordered_attempt) != 0)) + 1
+        breaks = np.flatnonzero((np.diff(ordered_step) < 0) | (np.diff(ordered_attempt) != 0)) + 1
         edges = [0, *breaks.tolist(), len(step)]
         for first, stop in pairwise(edges):
             self._cuts.append(Cut(first, stop, int(ordered_attempt[first])))
@@ -172,5 +179,5 @@ class Series:
         low, high = self._step_range or (0, 0)
         return Extent(
             rows, low, high, self._time_range[0], self._time_range[1], tuple(sorted(self._seen)), tuple(self._columns),
-            dict(self._last), sum(seen.missing() for seen in self._seen.values()),
+            dict(self._last), sum(seen.missing(self._expected.get(attempt, 0)) for attempt, seen in self._seen.items()),
         )  # fmt: skip

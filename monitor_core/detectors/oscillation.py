@@ -50,7 +50,8 @@ def detect_loss_oscillation(
 ) -> pd.Series[bool]:
     """True where std / mean of the last ``window`` losses (sample std, NaN and infinities make it False) is above ``threshold``.
 
-    ``df``: a table with a ``loss`` column, as ``load_monitor_logs`` gives it, one row per step. Returns a boolean Series with its index.
+    ``df``: a table with a ``loss`` column, as ``load_monitor_logs`` gives it, one row per step; rows of evaluations (no loss, but
+    ``eval_...``) are False and in no window. Returns a boolean Series with its index.
     Source: the article, section 4.2.
     """
     import pandas as pd
@@ -58,7 +59,10 @@ def detect_loss_oscillation(
     if window < 2:
         raise ValueError(f"window: got {window}, expected at least 2 rows to take a standard deviation of")
     losses = pd.to_numeric(df["loss"], errors="coerce").to_numpy(np.float64)
-    return pd.Series(_flags(losses, window, threshold), index=df.index, dtype=bool)
+    evaluations = np.isnan(losses) & df.filter(regex="^eval_").notna().any(axis=1).to_numpy(bool)
+    flags = np.zeros(len(losses), bool)
+    flags[~evaluations] = _flags(losses[~evaluations], window, threshold)
+    return pd.Series(flags, index=df.index, dtype=bool)
 
 
 def _flags(losses: NDArray[np.float64], window: int, threshold: float) -> NDArray[np.bool_]:

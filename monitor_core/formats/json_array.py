@@ -81,8 +81,9 @@ def _line(record: Record) -> bytes:
     }
     for name, value in record.scalars.items():
         row[name] = _cell(value)
-    if "loss" in record.scalars:
-        row["net_outputs"] = {"loss": row["loss"]}
+    row["net_outputs"] = {
+        "loss": row["loss"]
+    }  # null where not measured: the article's loader takes a missing one for 0
     row.update(record.nested)
     try:
         line = orjson.dumps(row)

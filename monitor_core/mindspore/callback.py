@@ -1,16 +1,15 @@
 """``Monitor``: the callback that users hand to ``Model.train``.
 
-    on_train_begin . (epoch_begin . (step_begin . network . step_end)* . epoch_end)* . on_train_end
+    on_train_begin . (epoch_begin . (step_begin . network . step_end)* . [evaluation . on_eval_end] . epoch_end)* . on_train_end
 
 Every hook is guarded: whatever goes wrong inside is logged once, counted, and never reaches the training.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +24,9 @@ from monitor_core.detectors.texts import one_line
 from monitor_core.mindspore.collecting import StepCollector
 from monitor_core.mindspore.config_view import ConfigView
 from monitor_core.mindspore.environment import parameters_of, rank_and_size, steps_before, user_language
+from monitor_core.mindspore.evaluation import evaluated
 from monitor_core.mindspore.facts import training_facts
-from monitor_core.mindspore.own_loop import OwnStep
+from monitor_core.mindspore.own_loop import OwnLoop, OwnStep
 from monitor_core.mindspore.silence import watch
 from monitor_core.monitor import FlushReceipt, Recorder
 from monitor_core.verify import Attached, report, verify
@@ -49,7 +49,7 @@ def _guarded(hook: _Hook) -> _Hook:
     return run  # type: ignore[return-value]
 
 
-class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type information
+class Monitor(OwnLoop, Callback):  # type: ignore[misc]  # MindSpore has no type information
     """Records every training step; see the twelve fields of ``monitor_config`` in README.
 
     ``Model(..., monitor=monitor)`` or ``model.train(..., callbacks=[monitor])``. Losses and weights of the training stay
@@ -66,6 +66,8 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         self._stop: Finding | None = None
         self._stopped = False
         self._steps_before: int | None = None
+        self._last_step = 0
+        self._entered: list[bool] = []
         self._hook_errors: dict[str, int] = {}
         if self._settings.enable:
             self._recorder = self._build()
@@ -161,7 +163,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
     @_guarded
     def on_train_step_begin(self, run_context: Any) -> None:
         """The network runs from now on."""
-        self._collector.timer.step_begin()
+        self._collector.step_begin()
 
     @_guarded
     def on_train_step_end(self, run_context: Any) -> None:
@@ -176,6 +178,7 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         scalars, nested = self._collector.collect(params, self._settings.export_options)
         step, epoch = int(params.get("cur_step_num", 0)) + (self._steps_before or 0), params.get("cur_epoch_num")
         self._recorder.record(step, epoch, scalars, nested)
+        self._last_step = step
         if self._settings.debug:
             print(f"msmon: step {step} " + " ".join(f"{name}={value:.6g}" for name, value in scalars.items()))
         if self._stop is not None and not self._stopped and not isinstance(run_context, dict):
@@ -197,35 +200,35 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         else:
             self._close("finished", None)
 
+    @_guarded
+    def on_eval_end(self, run_context: Any) -> None:
+        """One record of what an evaluation inside ``fit`` found; an evaluation on its own is no training."""
+        if self._recorder is None or not self._settings.enable or not self._recorder.is_open:
+            return
+        params = parameters_of(run_context)
+        found = evaluated(params)
+        if found.scalars:
+            self._recorder.record(self._last_step, params.get("cur_epoch_num"), found.scalars)
+        self._recorder.explain(found.absent, found.notes)
+
+    def __enter__(self) -> Monitor:
+        """MindSpore enters callbacks for a training, and again for each evaluation inside it."""
+        self._entered.append(self._recorder is not None and self._recorder.is_open)
+        return self
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """MindSpore leaves callbacks through here also when training raises."""
         self._leave(kind)
 
     @_guarded
     def _leave(self, kind: type[BaseException] | None) -> None:
-        if kind is None:
+        recording_before = bool(self._entered) and self._entered.pop()
+        if self._entered:
+            return  # an evaluation inside a training, which goes on
+        if kind is None and not recording_before:
             self._close("finished", None)
-        else:
+        elif kind is not None:
             self._close("failed" if issubclass(kind, Exception) else "stopped", kind.__name__)
-
-    @contextlib.contextmanager
-    def step(
-        self,
-        step: int,
-        *,
-        loss: object = None,
-        grads: Sequence[Any] | None = None,
-        epoch: int | None = None,
-        **metrics: float,
-    ) -> Iterator[OwnStep]:
-        """One step of a hand-written loop: a record when the block ends without an exception.
-
-        ``with monitor.step(step) as s: loss, grads = ...; optimizer(grads); s.loss, s.grads = loss, grads``. Whatever is wrong with the
-        values costs the record and not the loop. End the loop with ``monitor.close()``.
-        """
-        own = OwnStep(self._clock, loss, grads, dict(metrics))
-        yield own
-        self._own_step(step, epoch, own)
 
     @_guarded
     def _own_step(self, step: int, epoch: int | None, own: OwnStep) -> None:
@@ -234,7 +237,8 @@ class Monitor(Callback):  # type: ignore[misc]  # MindSpore has no type informat
         self._recorder.open()
         options = self._settings.export_options
         scalars = own.scalars(with_loss=options["include_loss"], with_norm=options["include_grad"])
-        self._recorder.record(int(step), epoch, scalars | self._collector.memory(options))
+        self._last_step = int(step)
+        self._recorder.record(self._last_step, epoch, scalars | self._collector.memory(options))
 
     def flush(self, *, durable: bool = False) -> FlushReceipt:
         """Wait until every record so far is in the files; the receipt says up to which ``seq``."""

@@ -43,6 +43,13 @@ class StepCollector:
                 self._reasons["grad_norm/<parameter>"] = NO_LAYERS
         self._reasons |= self._phases.listen(train_network, options, pynative=is_pynative(), ranks=rank_and_size()[1])
 
+    def step_begin(self) -> None:
+        """The network runs from now on; what a callback changes after it concerns the next step."""
+        self.timer.step_begin()
+        self._phases.step_begin()
+        if self._tap is not None:
+            self._tap.step_begin()
+
     def leave(self) -> None:
         """Take away what only a running Monitor needs."""
         self._phases.leave()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindspore import dtype as mstype
@@ -36,6 +37,35 @@ class OwnStep:
             found["grad_norm"] = global_norm(self.grads)
         found["step_time"] = self._now() - self._begun
         return found | {name: float(value) for name, value in self.metrics.items()}
+
+
+class OwnLoop:
+    """What a Monitor gives to a hand-written loop."""
+
+    _clock: Clock
+
+    @contextlib.contextmanager
+    def step(
+        self,
+        step: int,
+        *,
+        loss: object = None,
+        grads: Sequence[Any] | None = None,
+        epoch: int | None = None,
+        **metrics: float,
+    ) -> Iterator[OwnStep]:
+        """One step of a hand-written loop: a record when the block ends without an exception.
+
+        ``with monitor.step(step) as s: loss, grads = ...; optimizer(grads); s.loss, s.grads = loss, grads``. Whatever is wrong with the
+        values costs the record and not the loop. End the loop with ``monitor.close()``.
+        """
+        own = OwnStep(self._clock, loss, grads, dict(metrics))
+        yield own
+        self._own_step(step, epoch, own)
+
+    def _own_step(self, step: int, epoch: int | None, own: OwnStep) -> None:
+        """Record it; never raises."""
+        raise NotImplementedError
 
 
 def global_norm(gradients: Sequence[Any]) -> float:

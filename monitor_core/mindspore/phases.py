@@ -56,6 +56,10 @@ class PhaseTimer:
         self._reduced_bytes = 0
         self._timed = False
 
+    def step_begin(self) -> None:
+        """What ran since the last step, such as an evaluation of the same cell, is no phase of this one."""
+        self._marks.clear()
+
     def collect(self) -> dict[str, float]:
         """``forward_time``, ``backward_time``, ``comm_time`` (s), ``comm_bytes``, ``comm_bandwidth`` (bytes/s) of the step just done."""
         marks, self._marks = self._marks, {}

@@ -124,6 +124,11 @@ class TapReader:
         # With a fixed loss scale and drop_overflow_update=False the optimizer itself divides by it, behind the tap.
         self._unscale = 1.0 / float(getattr(tap.optimizer, "loss_scale", 1.0) or 1.0)
         self._fixed = _fixed_rates(tap.optimizer)
+        self._rates: list[float] | None = None
+
+    def step_begin(self) -> None:
+        """Fixed rates are read here: LearningRateScheduler and its like change them at a step's end, for the next step."""
+        self._rates = [float(parameter.asnumpy()) for parameter in self._fixed]
 
     def collect(self, *, norm: bool, rate: bool, layers: bool = False) -> dict[str, float]:
         """``grad_norm`` (global L2), ``grad_norm/<parameter>`` and ``learning_rate`` of the step just done.
@@ -137,7 +142,10 @@ class TapReader:
             found |= self._norms(norm, layers)
         if rate:
             scheduled = self.tap.rates.asnumpy().tolist() if called and self.tap.scheduled else []
-            rates = [float(parameter.asnumpy()) for parameter in self._fixed] + scheduled
+            if self._rates is None:  # called by hand, without a step begin
+                self.step_begin()
+            rates = [*(self._rates or ()), *scheduled]
+            self._rates = None
             for number, value in enumerate(rates):
                 found["learning_rate" if number == 0 else f"learning_rate/group_{number}"] = value
         return found

@@ -74,6 +74,7 @@ class FileWriter:
         self._system = file_system or FileSystem()
         self._clock = clock or SystemClock()
         self._open: _Open | None = None
+        self._widest = Record(0, 0, 0, None, 0.0, {})
         self._number = 0
         self._new_names = False
         self._not_durable: Path | None = None
@@ -156,13 +157,13 @@ class FileWriter:
             else:
                 records = records[: len(records) // 2]
             data = current.encoder.encode(records, first=True)
-        self._append(current, data)
+        self._append(current, data, records)
         return len(records)
 
     def _too_big(self, current: _Open, data: bytes) -> bool:
         return current.size - current.encoder.overlap + len(data) > self._max_file_size
 
-    def _append(self, current: _Open, data: bytes) -> None:
+    def _append(self, current: _Open, data: bytes, records: Sequence[Record]) -> None:
         overlap = current.encoder.overlap
         offset = current.size - overlap
         self._put(current.descriptor, data, offset)
@@ -170,7 +171,16 @@ class FileWriter:
         current.tail = data[len(data) - overlap :]
         if not current.filled:
             self.files.append(current.path)
+        self._widest = self._wider(records)
         current.filled = current.unsynced = True
+
+    def _wider(self, records: Sequence[Record]) -> Record:
+        """A record with every metric written so far: a format with fixed columns needs no new file each time one of them comes back."""
+        known = self._widest.scalars
+        for record in records:
+            if not record.scalars.keys() <= known.keys():
+                known = {**known, **record.scalars}
+        return self._widest._replace(scalars=known)
 
     def _put(self, descriptor: int, data: bytes, offset: int) -> None:
         view = memoryview(data)
@@ -181,7 +191,9 @@ class FileWriter:
             view, offset = view[written:], offset + written
 
     def _create(self, records: Sequence[Record]) -> _Open:
-        encoder = self.format.encoder(self._header, records)
+        encoder = self.format.encoder(self._header, [*records, self._widest])
+        if len(encoder.begin()) > self._max_file_size // 8:  # columns that may stay empty must not take the rows' room
+            encoder = self.format.encoder(self._header, records)
         head = encoder.begin()
         self._system.make_directory(self.directory)
         path, descriptor = self._claim()

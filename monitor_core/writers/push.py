@@ -93,13 +93,13 @@ class Push:
             self._manifest = manifest
         self._wake.set()
 
-    def close(self, timeout_s: float | None = None) -> Delivery:
+    def close(self, timeout_s: float = limits.CLOSE_TIMEOUT_S) -> Delivery:
         """Try until everything is delivered or the time is up (a second more at most); what is left then counts as lost.
 
-        By default CLOSE_TIMEOUT_S, and less after SIGTERM: the files of other recorders must still be ended before the kill.
+        After SIGTERM at most PUSH_SIGTERM_S: the files of other recorders must still be ended before the kill.
         """
-        if timeout_s is None:
-            timeout_s = limits.PUSH_SIGTERM_S if signals.ending() else limits.CLOSE_TIMEOUT_S
+        if signals.ending():
+            timeout_s = min(timeout_s, limits.PUSH_SIGTERM_S)
         self._deadline = time.monotonic() + timeout_s
         self._wake.set()
         self._thread.join(timeout_s)

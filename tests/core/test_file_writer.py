@@ -105,6 +105,15 @@ def test_a_record_larger_than_a_file_gets_one_of_its_own(tmp_path: Path, format_
     assert [seq for path in writer.files for seq in read(path)] == [0, 1, 2]
 
 
+def test_a_metric_that_comes_and_goes_begins_one_csv_file_and_not_one_each_time(tmp_path: Path) -> None:
+    """Evaluations between epochs, each flushed on its own, as a slow training does it."""
+    writer = FileWriter(tmp_path, CSV, HEADER, 100_000)
+    for epoch in range(20):
+        writer.write(records(3 * epoch, 2, learning_rate=0.1))
+        writer.write([Record(3 * epoch + 2, 1, 2 * epoch, epoch, 0.0, {"eval_loss": 0.5})])
+    assert [len(read(path)) for path in writer.files] == [2, 58]
+
+
 def test_a_new_metric_begins_the_next_csv_file_and_only_that(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path, CSV, HEADER, 100_000)
     writer.write([*records(0, 3), *records(3, 2, overflow=1.0)])

@@ -24,7 +24,7 @@ LINE_ONE = (
 )
 LINE_TWO = (
     b'{"seq":1,"attempt":1,"step":2,"epoch":3,"timestamp":6.0,"loss":null,"step_time":null,"grad_norm":"Infinity",'
-    b'"memory_peak":"-Infinity"}'
+    b'"memory_peak":"-Infinity","net_outputs":{"loss":null}}'
 )
 
 

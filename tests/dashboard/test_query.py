@@ -48,7 +48,7 @@ def brute(records: list[Record], query: WindowQuery, shift: int) -> list[dict[st
     stretches: list[list[Record]] = []
     for record in records:
         last = stretches[-1][-1] if stretches else None
-        if last is None or last.attempt != record.attempt or record.step <= last.step:
+        if last is None or last.attempt != record.attempt or record.step < last.step:
             stretches.append([])
         stretches[-1].append(record)
     found = []
@@ -210,6 +210,21 @@ def test_opposite_spikes_survive_at_every_width() -> None:
     for columns in (1, 2, 3, 10, 100, 1000, 5000):
         segment = store.snapshot().window(WindowQuery(KEY, "loss", columns)).segments[0]
         assert (segment.max.max(), segment.min.min()) == (9.0, -9.0)
+
+
+def test_an_evaluation_after_every_epoch_does_not_cut_the_curves() -> None:
+    """Its record stands at the step before it; were that a new stretch, only the newest 48 epochs would be drawn."""
+    records = []
+    for step in range(1, 121):
+        records.append(Record(len(records), 1, step, step, 0.0, {"loss": float(step)}))
+        records.append(Record(len(records), 1, step, step, 0.0, {"eval_loss": -float(step)}))
+    for arrival in ([], [1, 2, 3, 100]):
+        snapshot = store_of(records, arrival).snapshot()
+        for metric, sign in (("loss", 1.0), ("eval_loss", -1.0)):
+            window = snapshot.window(WindowQuery(KEY, metric, 1000))
+            assert not window.older_left_out
+            (segment,) = window.segments
+            assert list(segment.first) == [sign * step for step in range(1, 121)]
 
 
 def test_bins_are_aligned_so_that_old_ones_never_change() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import logging
@@ -11,13 +12,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monitor_core import limits, signals
+from monitor_core import limits, monitor, signals
 from monitor_core.config import from_mapping
 from monitor_core.errors import ConfigError
 from monitor_core.formats.payload import decode_payload
@@ -35,33 +36,62 @@ def records(start: int, stop: int, **more: float) -> list[Record]:
     return [Record(seq, 1, seq, 1, 1.7e9 + seq, {"loss": float(seq)} | more) for seq in range(start, stop)]
 
 
+_LISTENING: list[socket.socket] = []
+_THREADS: list[threading.Thread] = []
+
+
+@pytest.fixture(autouse=True)
+def end_servers() -> Iterator[None]:
+    """No thread of a test lives on in the next one, which may count them."""
+    yield
+    while _LISTENING:
+        listening = _LISTENING.pop()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+    while _THREADS:
+        _THREADS.pop(0).join(10)
+
+
+def start(work: Callable[..., None], *arguments: Any) -> None:
+    def run() -> None:
+        with contextlib.suppress(OSError):  # the other side hung up
+            work(*arguments)
+
+    _THREADS.append(threading.Thread(target=run, daemon=True))
+    _THREADS[-1].start()
+
+
+def silent_address() -> str:
+    """Connections wait in the backlog; nobody ever answers."""
+    _LISTENING.append(socket.create_server(("127.0.0.1", 0)))
+    return f"http://127.0.0.1:{_LISTENING[-1].getsockname()[1]}"
+
+
+def dead_address() -> str:
+    """Connections are refused."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
 def answering(reply: bytes, pause_s: float = 0.0) -> str:
     """A server that reads a request, sends ``reply`` byte by byte with pauses (at once without) and hangs up; its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    listening.settimeout(30)
+    address = silent_address()
+    listening = _LISTENING[-1]
 
     def answer(connection: socket.socket) -> None:
         with connection:
-            try:
-                connection.recv(1 << 20)
-                for place in range(len(reply)) if pause_s else ():
-                    connection.sendall(reply[place : place + 1])
-                    time.sleep(pause_s)
-                if not pause_s:
-                    connection.sendall(reply)
-            except OSError:
-                pass
+            connection.recv(1 << 20)
+            for piece in [reply] if not pause_s else [reply[place : place + 1] for place in range(len(reply))]:
+                connection.sendall(piece)
+                time.sleep(pause_s)
 
     def serve() -> None:
-        with listening:
-            try:
-                while True:
-                    threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
-            except OSError:
-                pass
+        while True:
+            start(answer, listening.accept()[0])
 
-    threading.Thread(target=serve, daemon=True).start()
-    return f"http://127.0.0.1:{listening.getsockname()[1]}"
+    start(serve)
+    return address
 
 
 def test_an_endpoint_that_answers_byte_by_byte_holds_nothing_up() -> None:
@@ -245,34 +275,11 @@ def test_each_trouble_is_said_once(endpoint: Any, caplog: pytest.LogCaptureFixtu
     assert "s3cret" not in caplog.text
 
 
-def dead_address() -> str:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{closed.getsockname()[1]}"
-
-
-def silent_address() -> str:
-    """Connections wait in the backlog; nobody ever answers."""
-    silent = socket.create_server(("127.0.0.1", 0))
-    _ALIVE.append(silent)
-    return f"http://127.0.0.1:{silent.getsockname()[1]}"
-
-
-_ALIVE: list[socket.socket] = []
-
-
-@pytest.fixture(autouse=True)
-def hang_up() -> Any:
-    yield
-    while _ALIVE:
-        _ALIVE.pop().close()
-
-
 @pytest.mark.parametrize("address", [dead_address, silent_address])
 def test_training_never_waits_for_an_endpoint(
     tmp_path: Path, address: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(monitor, "CLOSE_TIMEOUT_S", 2.0)
     recorder = Recorder(from_mapping({"log_dir": tmp_path, "http_endpoint": address(), "buffer_size": 100_000}))
     recorder.open()
     push, times = recorder._push, []
@@ -295,7 +302,7 @@ def test_training_never_waits_for_an_endpoint(
 
 
 def test_each_attempt_tells_its_own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(monitor, "CLOSE_TIMEOUT_S", 0.3)
     recorder = Recorder(from_mapping({"log_dir": tmp_path, "http_endpoint": dead_address()}))
     for _ in range(2):
         recorder.open()

@@ -72,7 +72,7 @@ def test_a_training_pushed_is_what_the_training_wrote(tmp_path: Path, receiving:
     recorder = Recorder(config)
     for status, reason in (("finished", None), ("failed", "ValueError")):
         recorder.open(facts={"optimizer": {"class": "Adam"}})
-        recorder.absent({"memory_peak": "no device"})
+        recorder.explain({"memory_peak": "no device"})
         for step in range(500):
             values = {"loss": [math.nan, math.inf, -math.inf, -0.0, 0.5][step % 5], "grad_norm": 1.0 / (step + 1)}
             recorder.record(step, 1, values | ({"rare": 1.0} if step % 50 == 0 else {}), {"input_shapes": [[step, 2]]})
