@@ -165,10 +165,33 @@ def page(columns: dict[str, Column]) -> str:
         lines.append(f"| `{metric}` | {METRICS.get(metric, ('', ''))[0]} | {' | '.join(cells)} |")
     lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)), "", "## What they mean", ""]
     lines += [f"- `{metric}`: {meaning}." for metric, (_, meaning) in METRICS.items()]
+    lines.append(EVALUATIONS)
     return "\n".join(lines) + "\n"
 
 
 NOT_METRICS = {"step", "epoch", "timestamp", "seq", "attempt", "rank", "net_outputs.loss", "input_dtypes"}
+
+EVALUATIONS = (
+    "- `eval_<name>`: of each evaluation in `Model.fit`, a record of its own at the step before it; `eval_loss` is the mean over all batches "
+    "with `metrics={'loss'}`, else MindSpore's own, which is that of the last batch (noted in `run.json`)."
+)
+
+INTRODUCTION, f"| metric | unit | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for metric in (*METRICS, *extra):
+        cells = [cell(metric, one, reasons) for one in columns.values()]
+        lines.append(f"| `{metric}` | {METRICS.get(metric, ('', ''))[0]} | {' | '.join(cells)} |")
+    lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)), "", "## What they mean", ""]
+    lines += [f"- `{metric}`: {meaning}." for metric, (_, meaning) in METRICS.items()]
+    lines.append(EVALUATIONS)
+    return "\n".join(lines) + "\n"
+
+
+NOT_METRICS = {"step", "epoch", "timestamp", "seq", "attempt", "rank", "net_outputs.loss", "input_dtypes"}
+
+EVALUATIONS = (
+    "- `eval_<name>`: of each evaluation in `Model.fit`, a record of its own at the step before it; `eval_loss` is the mean over all batches with "
+    "`metrics={'loss'}`, else MindSpore's own, which is that of the last batch (noted in `run.json`)."
+)
 
 INTRODUCTION = """# Which metrics are measured where
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
@@ -290,7 +291,9 @@ def endpoint_problem(value: object) -> str | None:
 
 def _transformers_names() -> frozenset[str]:
     """Registered model types, if the program has imported transformers already; never imports it."""
-    module = sys.modules.get("transformers")
-    mapping = getattr(module, "CONFIG_MAPPING", None)
+    mapping = None
+    # It loads its parts when they are asked for, and a broken install fails just then.
+    with contextlib.suppress(ImportError, RuntimeError):
+        mapping = getattr(sys.modules.get("transformers"), "CONFIG_MAPPING", None)
     keys: Callable[[], Any] | None = getattr(mapping, "keys", None)
     return frozenset(map(str, keys())) if keys else frozenset()

@@ -222,10 +222,8 @@ class Monitor(OwnLoop, Callback):  # type: ignore[misc]  # MindSpore has no type
 
     @_guarded
     def _leave(self, kind: type[BaseException] | None) -> None:
-        recording_before = bool(self._entered) and self._entered.pop()
-        if self._entered:
-            return  # an evaluation inside a training, which goes on
-        if kind is None and not recording_before:
+        inside = bool(self._entered) and self._entered.pop()
+        if kind is None and not inside:  # what it was inside of goes on: a training, or a hand-written loop
             self._close("finished", None)
         elif kind is not None:
             self._close("failed" if issubclass(kind, Exception) else "stopped", kind.__name__)

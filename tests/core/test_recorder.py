@@ -151,12 +151,12 @@ def test_a_disk_that_hangs_holds_up_no_exit_and_shares_its_files_with_no_second_
             self.free.wait(30)
             return super().write_at(descriptor, data, offset)
 
-    monkeypatch.setattr("monitor_core.monitor.CLOSE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("monitor_core.monitor.CLOSE_TIMEOUT_S", 1.0)
     one = recorder(tmp_path, recorders, Hung())
     one.record(0, 1, {"loss": 1.0})
     begun = time.monotonic()
     receipt = one.close()
-    assert 0.4 < time.monotonic() - begun < 0.9, "the limit holds for all of close"
+    assert 0.9 < time.monotonic() - begun < 1.9, "the limit holds for all of close"
     assert (receipt.last_seq, receipt.durable) == (-1, False)
     with pytest.raises(OSError, match="has not yet taken the records of attempt 1"):
         one.open()

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboard.overlays import Overlays
 from dashboard.query import shift_for
 from dashboard.store.base import Segment, SeriesKey, WindowQuery
 from dashboard.store.table import TableStore
@@ -225,6 +226,21 @@ def test_an_evaluation_after_every_epoch_does_not_cut_the_curves() -> None:
             assert not window.older_left_out
             (segment,) = window.segments
             assert list(segment.first) == [sign * step for step in range(1, 121)]
+
+
+def test_an_evaluation_in_every_window_hides_no_finding() -> None:
+    """As in the recorder, so that a finished file gives the findings that the live training had."""
+    records = []
+    for step in range(1, 301):
+        records.append(Record(len(records), 1, step, 1, 0.0, {"loss": 0.1 if step % 2 else 2.0}))
+        if step % 30 == 0:
+            records.append(Record(len(records), 1, step, 1, 0.0, {"eval_loss": 0.5}))
+    overlays = Overlays()
+    while overlays.advance(store_of(records).snapshot()):
+        pass
+    assert [(item.finding.kind, item.finding.first_step) for item in overlays.findings("run")] == [
+        ("loss_oscillation", 100)
+    ]
 
 
 def test_bins_are_aligned_so_that_old_ones_never_change() -> None:

@@ -22,7 +22,7 @@ from monitor_core.logs import load_monitor_logs
 from monitor_core.manifest import Attempt, from_json
 from monitor_core.monitor import Recorder
 
-LIVES_ON_S = 3.0  # a process that has not died by then was held up; closing takes milliseconds
+LIVES_ON_S = 4.5  # a process that has not died by then was held up; closing takes milliseconds
 
 PRELUDE = """
 import ctypes, os, signal, sys, threading, time
