@@ -18,7 +18,7 @@ from dashboard.callbacks import is_expected, register
 from dashboard.ingest.ingester import Ingester
 from dashboard.layout import page
 from dashboard.overlays import Overlays
-from dashboard.receive import Receiver
+from dashboard.receive import Receiver, register_refusal
 from dashboard.security import guard
 from dashboard.settings import Settings
 from dashboard.store.table import TableStore
@@ -74,6 +74,8 @@ def make_server(settings: Settings, api: Api, receiver: Receiver | None = None) 
     server.config["MAX_CONTENT_LENGTH"] = MAX_REQUEST_BYTES
     if receiver is not None:
         receiver.register(server)
+    else:
+        register_refusal(server)
     app = make_dash(settings, server)
     register(app)
     api.register(server)

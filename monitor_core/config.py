@@ -22,7 +22,7 @@ from monitor_core.limits import (
     DEFAULT_MAX_FILE_SIZE_BYTES,
     RECORD_BYTES_ESTIMATE,
 )
-from monitor_core.redact import redact_text
+from monitor_core.redact import HIDDEN, redact_endpoint
 
 _log = logging.getLogger("msmon")
 
@@ -245,7 +245,7 @@ class _Checker:
             return None
         wrong = endpoint_problem(value)
         if wrong:
-            shown = redact_text(value) if isinstance(value, str) else value
+            shown = HIDDEN if "@" in str(value) else redact_endpoint(str(value))  # before an @ may stand a password
             self._problems.append(f"http_endpoint: got {shown!r}, expected {wrong}")
             return None
         return str(value)

@@ -39,14 +39,18 @@ MAX_MANIFEST_BYTES = 1 << 20  # run.json
 
 # --- pushing over HTTP ------------------------------------------------------------------------
 PUSH_SPOOL_RECORDS = 16_384  # about 16 MB of Python objects: several minutes of a fast training without the receiver
+PUSH_SPOOL_BYTES = 1 << 25  # 32 MiB of Python objects: reached first where records are large (per-layer norms)
 PUSH_BATCH_RECORDS = 1_024  # records per POST
+PUSH_BATCH_BYTES = 1 << 22  # of Python objects per POST, which are outside the spool meanwhile
 PUSH_TARGET_BYTES = 1 << 20  # a larger body is sent in halves
 MAX_PUSH_BYTES = 1 << 23  # what a receiver takes: 8 MiB, so that one record with every metric allowed fits
 PUSH_TIMEOUT_S = 10.0  # per connection and per read
+PUSH_REQUEST_S = 60.0  # per request: longer only when an endpoint sends byte by byte
+PUSH_SIGTERM_S = 2.0  # for the last records after SIGTERM: within SIGTERM_TIMEOUT_S, which the files need too
 PUSH_BACKOFF_S = 0.5  # first pause after a failure, doubled with each further one, with full jitter
 PUSH_BACKOFF_CAP_S = 60.0
 MAX_REPLY_BYTES = 1 << 16  # of an endpoint's answer; more is cut off unread
-MAX_RANKS = 1 << 20  # ranks of one run
+MAX_RANKS = 1_000_000  # ranks of one run: readers take rank_0 to rank_999999
 
 
 def memory_bound_bytes(buffer_size: int, *, pushing: bool = False) -> int:

@@ -13,7 +13,7 @@ from monitor_core.config import MonitorConfig
 from monitor_core.manifest import Attempt, Manifest
 from monitor_core.provenance import command_line, git_commit, versions_here
 from monitor_core.record import FileHeader
-from monitor_core.redact import redact_text
+from monitor_core.redact import redact_endpoint
 from monitor_core.writers.run_files import claim_attempt, update_attempt
 
 
@@ -70,4 +70,4 @@ class RunManifest:
 def _stored(config: MonitorConfig) -> dict[str, Any]:
     """The configuration with secrets hidden."""
     values = config.as_dict()
-    return values | {"http_endpoint": redact_text(config.http_endpoint) if config.http_endpoint else None}
+    return values | {"http_endpoint": redact_endpoint(config.http_endpoint) if config.http_endpoint else None}

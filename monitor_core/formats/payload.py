@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,10 @@ from monitor_core.limits import MAX_ATTEMPT, MAX_MANIFEST_BYTES, MAX_RANKS
 from monitor_core.record import FileHeader, Record
 
 CONTENT_TYPE = "application/x-protobuf"
+_MAX_CELLS = 1 << 22  # rows times metrics: an honest body of 8 MiB has a quarter of it
+_MAX_PIECES = (
+    1 << 17
+)  # batches times metrics: joined in a second; an honest body has a few batches of 4,096 metrics at most
 
 
 class Payload(NamedTuple):
@@ -40,6 +45,7 @@ def encode_payload(header: FileHeader, records: Sequence[Record], manifest: Mapp
 
 def decode_payload(body: bytes) -> Payload:
     """Raises FormatError, with the reason, for anything that is not one whole payload."""
+    _within_caps(body)
     _, batch, problems = ProtobufFormat().decode(ProtobufFormat().start(), body, final=True)
     if problems:
         first = problems[0]
@@ -56,6 +62,22 @@ def decode_payload(body: bytes) -> Payload:
             "body: expected a Header frame; send the bytes of a monitor_*.pb file, its beginning included"
         )
     return Payload(header, manifest, batch)
+
+
+def _within_caps(body: bytes) -> None:
+    """Raise FormatError where joining the batches would cost far more than the bytes suggest: many small ones of different metrics."""
+    rows = batches = 0
+    names: set[str] = set()
+    for message in _messages(body):
+        if message.HasField("batch"):
+            batches += 1
+            rows += len(message.batch.seq) // 8
+            names.update(column.name for column in message.batch.columns)
+    if rows * len(names) > _MAX_CELLS or batches * len(names) > _MAX_PIECES:
+        raise FormatError(
+            f"body: {batches} batches of {rows} rows with {len(names)} metrics; expected at most {_MAX_CELLS} values in "
+            f"{_MAX_PIECES} columns: send fewer records at once"
+        )
 
 
 def _messages(body: bytes) -> Iterator[pb.FrameView]:
@@ -79,6 +101,8 @@ def _header(found: pb.Header) -> FileHeader:
         raise FormatError(
             f"header: rank {found.rank} of {found.world_size}; expected a rank below a size of at most {MAX_RANKS}"
         )
+    if not math.isfinite(found.created):
+        raise FormatError(f"header: created {found.created}; expected UTC seconds since 1970-01-01")
     return FileHeader(found.run, found.rank, found.world_size, found.attempt, found.created, found.host, found.pid)
 
 

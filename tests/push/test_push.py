@@ -201,7 +201,7 @@ def test_a_huge_reply_is_cut_off_unread(endpoint: Any) -> None:
 def test_a_dead_endpoint_holds_nothing_up_and_what_it_cost_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("monitor_core.monitor.CLOSE_TIMEOUT_S", 0.3)
     with socket.socket() as dead:
         dead.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{dead.getsockname()[1]}"
