@@ -38,14 +38,17 @@ class Figures:
         self.cpu, self.bytes = cpu_us, bytes_per_step
 
 
-def turn(steps: int, record: Callable[[int], None], finish: Callable[[], None], folder: Path) -> Figures:
+def turn(
+    steps: int, record: Callable[[int, dict[str, float]], None], finish: Callable[[], None], folder: Path
+) -> Figures:
     """Run ``steps`` steps; CPU is that of all threads, less what the pauses themselves cost."""
     took, idle = np.empty(steps), np.empty(steps)
     gc.collect()
     begun = time.process_time()
     for step in range(steps):
+        scalars = dict(SCALARS)  # a step's values are new ones; making them is not recording
         start = time.perf_counter_ns()
-        record(step)
+        record(step, scalars)
         took[step] = (time.perf_counter_ns() - start) / 1000
         time.sleep(PAUSE_S)
     finish()
@@ -69,7 +72,9 @@ def ours(export_format: str, steps: int) -> Figures:
         config = from_mapping({"log_dir": folder, "name": "benchmark", "export_format": export_format})
         recorder = Recorder(config)
         recorder.open()
-        return turn(steps, lambda step: recorder.record(step, 1, dict(SCALARS)), lambda: _close(recorder), Path(folder))
+        return turn(
+            steps, lambda step, scalars: recorder.record(step, 1, scalars), lambda: _close(recorder), Path(folder)
+        )
 
 
 def _close(recorder: Recorder) -> None:
@@ -84,8 +89,8 @@ def tensorboardx(steps: int) -> Figures | None:
     with tempfile.TemporaryDirectory() as folder:
         writer = SummaryWriter(folder)
 
-        def record(step: int) -> None:
-            for name, value in SCALARS.items():
+        def record(step: int, scalars: dict[str, float]) -> None:
+            for name, value in scalars.items():
                 writer.add_scalar(name, value, step)
 
         return turn(steps, record, writer.close, Path(folder))

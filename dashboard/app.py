@@ -18,10 +18,12 @@ from dashboard.callbacks import is_expected, register
 from dashboard.ingest.ingester import Ingester
 from dashboard.layout import page
 from dashboard.overlays import Overlays
+from dashboard.receive import Receiver, register_refusal
 from dashboard.security import guard
 from dashboard.settings import Settings
 from dashboard.store.table import TableStore
 from dashboard.stream import Api
+from monitor_core.limits import MAX_PUSH_BYTES
 
 #: Each open page holds one request for up to a second; this many pages are served without waiting.
 THREADS = 32
@@ -31,11 +33,15 @@ MAX_REQUEST_BYTES = 1 << 20  # the page sends a few hundred bytes; caps what is 
 class Service:
     """A dashboard that can be run and ended."""
 
-    def __init__(self, server: Flask, ingester: Ingester, listening: socket.socket) -> None:
+    def __init__(
+        self, server: Flask, ingester: Ingester, listening: socket.socket, receiver: Receiver | None = None
+    ) -> None:
         self.server = server
         self._ingester = ingester
+        self._receiver = receiver
+        largest = MAX_PUSH_BYTES if receiver else MAX_REQUEST_BYTES
         self._waitress = waitress.create_server(
-            server, sockets=[listening], threads=THREADS, ident=None, max_request_body_size=MAX_REQUEST_BYTES
+            server, sockets=[listening], threads=THREADS, ident=None, max_request_body_size=largest
         )
 
     def run(self) -> None:
@@ -45,6 +51,8 @@ class Service:
             self._waitress.run()
         finally:
             self._ingester.stop()
+            if self._receiver is not None:
+                self._receiver.close()
 
     def stop(self) -> None:
         """Called by a signal handler in the serving thread, which waitress ends in an orderly way."""
@@ -55,13 +63,19 @@ def build(settings: Settings, listening: socket.socket) -> Service:
     """Everything put together; nothing runs yet."""
     store, overlays = TableStore(), Overlays()
     ingester = Ingester(settings.logdirs, store, overlays, settings.reload_interval_s)
-    server = make_server(settings, Api(store, ingester, overlays))
-    return Service(server, ingester, listening)
+    receiver = Receiver(settings.logdirs[0]) if settings.receive else None
+    server = make_server(settings, Api(store, ingester, overlays), receiver)
+    return Service(server, ingester, listening, receiver)
 
 
-def make_server(settings: Settings, api: Api) -> Flask:
-    """The Flask server with the page, the routes and the gate."""
+def make_server(settings: Settings, api: Api, receiver: Receiver | None = None) -> Flask:
+    """The Flask server with the page, the routes and the gate; without a receiver nothing in it writes."""
     server = Flask("msmon")
+    server.config["MAX_CONTENT_LENGTH"] = MAX_REQUEST_BYTES
+    if receiver is not None:
+        receiver.register(server)
+    else:
+        register_refusal(server)
     app = make_dash(settings, server)
     register(app)
     api.register(server)

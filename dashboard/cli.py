@@ -35,6 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(settings, str):
         print(f"msmon-dash: {settings}", file=sys.stderr)
         return 2
+    if settings.receive:
+        try:
+            settings.logdirs[0].mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            print(f"msmon-dash: --receive: {settings.logdirs[0]} cannot be made: {error.strerror}", file=sys.stderr)
+            return 2
     refused = _check_roots(settings.logdirs)
     if refused:
         return 2
@@ -76,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--language", choices=("zh", "en", "auto"), default="auto")
     add("--inspect", action="store_true", help="print what was found and exit")
     add("--no-browser", action="store_true", help="do not open a browser")
+    add("--receive", action="store_true", help="take what trainings push (http_endpoint) and write it to the first DIR")
     add("--read-only", action="store_true", help="the default: nothing is written to the log directory")
     add("--version", action="version", version=f"msmon {__version__}")
     return parser
@@ -91,6 +98,8 @@ def _settings(arguments: argparse.Namespace) -> Settings | str:
     token = arguments.token or os.environ.get("MSMON_TOKEN") or None
     if host not in LOOPBACK_HOSTS and not token:
         return f"listening on {host} lets other machines in: set MSMON_TOKEN (or --token) to a secret of your choice"
+    if arguments.receive and arguments.read_only:
+        return "--receive writes to the log directory and --read-only forbids it: give one of them"
     if arguments.reload_interval <= 0:
         return f"--reload-interval {arguments.reload_interval}: expected seconds above 0"
     port = arguments.port
@@ -104,7 +113,7 @@ def _settings(arguments: argparse.Namespace) -> Settings | str:
     return Settings(
         tuple(roots), host, DEFAULT_PORT if port is None else port, token, frozenset(arguments.allowed_host),
         arguments.reload_interval, prefix if prefix == "/" else prefix + "/", arguments.window_title,
-        arguments.theme, arguments.language,
+        arguments.theme, arguments.language, arguments.receive,
     )  # fmt: skip
 
 
@@ -160,6 +169,8 @@ def _serve(settings: Settings, *, listen_socket: socket.socket | None, fixed_por
     shown = f"[{name}]" if ":" in name else name
     url = f"http://{shown}:{listening.getsockname()[1]}{settings.path_prefix}"
     print(f"msmon-dash: {url}  (Ctrl+C ends it)", flush=True)
+    if settings.receive:
+        print(f"msmon-dash: trainings push to {url}api/records; written to {settings.logdirs[0]}", flush=True)
     if browse and sys.stdout.isatty() and (os.environ.get("DISPLAY") or sys.platform in ("darwin", "win32")):
         threading.Timer(0.5, webbrowser.open, [url]).start()
     service.run()

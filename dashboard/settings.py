@@ -30,6 +30,8 @@ class Settings:
     """light, dark or auto."""
     language: str = "auto"
     """en, zh or auto (the browser's)."""
+    receive: bool = False
+    """Whether records that trainings push are written to the first log directory."""
 
     @property
     def loopback_only(self) -> bool:

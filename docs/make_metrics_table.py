@@ -172,8 +172,8 @@ def page(columns: dict[str, Column]) -> str:
 NOT_METRICS = {"step", "epoch", "timestamp", "seq", "attempt", "rank", "net_outputs.loss", "input_dtypes"}
 
 EVALUATIONS = (
-    "- `eval_<name>`: of each evaluation in `Model.fit`, a record of its own at the step before it; `eval_loss` is the mean over "
-    "all batches with `metrics={'loss'}`, else MindSpore's own, which is that of the last batch (noted in `run.json`)."
+    "- `eval_<name>`: of each evaluation in `Model.fit`, a record of its own at the step before it; `eval_loss` is the mean over all "
+    "batches with `metrics={'loss'}`, else MindSpore's own, which is that of the last batch (noted in `run.json`)."
 )
 
 INTRODUCTION = """# Which metrics are measured where

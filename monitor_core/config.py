@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from monitor_core.errors import ConfigError
 from monitor_core.limits import (
@@ -21,11 +22,14 @@ from monitor_core.limits import (
     DEFAULT_MAX_FILE_SIZE_BYTES,
     RECORD_BYTES_ESTIMATE,
 )
+from monitor_core.redact import HIDDEN, redact_endpoint
 
 _log = logging.getLogger("msmon")
 
 FORMAT_NAMES = ("json", "protobuf", "csv")
 RETENTION_KEYS = ("max_files", "max_total_bytes", "max_age_s")
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+MAX_ENDPOINT_CHARS = 2000
 RESPONSES = ("log", "stop")
 RESPONSES_TO_COME = ("webhook", "adapt", "dry_run")
 #: Switch -> whether it is on by default; what costs more than microseconds per step is off.
@@ -71,6 +75,7 @@ class MonitorConfig:
     retention: Mapping[str, float] | None
     """``max_files`` (files), ``max_total_bytes`` (bytes), ``max_age_s`` (seconds)."""
     http_endpoint: str | None
+    """Where records are pushed beside the files: an ``msmon-dash --receive`` or any service that takes the payload."""
     responses: tuple[str, ...]
     """What a finding triggers."""
     debug: bool
@@ -235,9 +240,15 @@ class _Checker:
         return dict(value)
 
     def endpoint(self) -> str | None:
-        if self._take("http_endpoint", None) is not None:
-            self._problems.append(f"http_endpoint: {_VERSION_NOTE}; leave it out and point msmon-dash at the log_dir")
-        return None
+        value = self._take("http_endpoint", None)
+        if value is None:
+            return None
+        wrong = endpoint_problem(value)
+        if wrong:
+            shown = HIDDEN if "@" in str(value) else redact_endpoint(str(value))  # before an @ may stand a password
+            self._problems.append(f"http_endpoint: got {shown!r}, expected {wrong}")
+            return None
+        return str(value)
 
     def responses(self) -> tuple[str, ...]:
         value = self._take("responses", ["log"])
@@ -257,6 +268,25 @@ class _Checker:
                 f"max_file_size: got {max_file_size}, expected at least {need} bytes, so that a file holds one batch of "
                 f"collect_freq={collect_freq} records of about {RECORD_BYTES_ESTIMATE} bytes; raise it or lower collect_freq"
             )
+
+
+def endpoint_problem(value: object) -> str | None:
+    """What is expected instead of this address; None when it is one that records may be sent to."""
+    address = host = None
+    try:
+        address = urlsplit(value) if isinstance(value, str) else None
+        host = address.hostname if address and (address.port is None or address.port) else None
+    except ValueError:
+        address = None
+    if address is None or not host or address.scheme not in ("http", "https") or len(str(value)) > MAX_ENDPOINT_CHARS:
+        return "None or an address such as 'http://127.0.0.1:8600' or 'https://monitor.example.com/api/records'"
+    if not str(value).isascii() or not str(value).isprintable() or " " in str(value) or address.fragment:
+        return "an address of printable ASCII without spaces and without '#'"
+    if address.username is not None or address.password is not None:
+        return "an address without user and password; put a token into MSMON_HTTP_TOKEN"
+    if address.scheme == "http" and host not in LOOPBACK_NAMES:
+        return "https, as another machine is addressed: records and token would be readable on the way; or a tunnel to 127.0.0.1"
+    return None
 
 
 def _transformers_names() -> frozenset[str]:

@@ -73,6 +73,9 @@ def from_json(value: object) -> Manifest:
     attempts = value.get("attempts", [])
     if not isinstance(attempts, list):
         raise ValueError(f"run.json: attempts: expected a list, got {type(attempts).__name__}")
+    notes = value.get("notes") or []
+    if not isinstance(notes, list):
+        raise ValueError(f"run.json: notes: expected a list, got {type(notes).__name__}")
     return Manifest(
         name=_text(value, "name"),
         config=_mapping(value, "config"),
@@ -81,7 +84,7 @@ def from_json(value: object) -> Manifest:
         world_size=_integer(value, "world_size", 1),
         attempts=tuple(_attempt(item) for item in attempts),
         absent=_mapping(value, "absent"),
-        notes=tuple(str(note) for note in value.get("notes") or ()),
+        notes=tuple(_sound(note) for note in notes),
     )
 
 
@@ -96,12 +99,12 @@ def _attempt(value: object) -> Attempt:
         started=_number(value, "started") or 0.0,
         ended=_number(value, "ended"),
         status=status,
-        reason=None if value.get("reason") is None else str(value["reason"]),
+        reason=None if value.get("reason") is None else _sound(value["reason"]),
         last_seq=None if value.get("last_seq") is None else _integer(value, "last_seq", 0),
         hooks=None if value.get("hooks") is None else _integer(value, "hooks", 0),
         dropped=_integer(value, "dropped", 0),
         pid=None if value.get("pid") is None else _integer(value, "pid", 0),
-        host=None if value.get("host") is None else str(value["host"]),
+        host=None if value.get("host") is None else _sound(value["host"]),
         facts=_mapping(value, "facts"),
     )
 
@@ -110,7 +113,12 @@ def _text(value: Mapping[str, Any], key: str) -> str:
     found = value.get(key)
     if not isinstance(found, str):
         raise ValueError(f"run.json: {key}: expected text, got {type(found).__name__}")
-    return found
+    return _sound(found)
+
+
+def _sound(value: object) -> str:
+    """The text with lone surrogates, which JSON may hold and UTF-8 may not, as escapes: one such name must not break a whole page."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -7,11 +7,10 @@ found. Nothing here raises into training once ``open`` has succeeded.
 from __future__ import annotations
 
 import logging
-import os
-import platform
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from monitor_core import signals
@@ -19,17 +18,17 @@ from monitor_core.buffer import BoundedBuffer
 from monitor_core.clock import Clock, SystemClock
 from monitor_core.config import MonitorConfig
 from monitor_core.detectors import Finding, default_detectors
-from monitor_core.formats import FORMATS
-from monitor_core.limits import CLOSE_TIMEOUT_S, FLUSH_INTERVAL_S, RETRY_INTERVAL_S
-from monitor_core.manifest import Attempt, Manifest, Status
-from monitor_core.provenance import command_line, git_commit
-from monitor_core.record import NO_NESTED, FileHeader, Record
-from monitor_core.sink import Sink
-from monitor_core.writers.file import FileSystem, FileWriter, Retention
-from monitor_core.writers.run_files import append_event, claim_attempt, prepare_directory, update_attempt
+from monitor_core.limits import CLOSE_TIMEOUT_S, DRAIN_RECORDS, FLUSH_INTERVAL_S, POLL_INTERVAL_S, RETRY_INTERVAL_S
+from monitor_core.manifest import Status
+from monitor_core.record import NO_NESTED, Record
+from monitor_core.run_manifest import RunManifest
+from monitor_core.sink import Sink, make_sinks
+from monitor_core.writers.file import FileSystem
+from monitor_core.writers.push import Push, token_from_environment
+from monitor_core.writers.run_files import append_event, prepare_directory
 
 _log = logging.getLogger("msmon")
-_DRAIN_RECORDS = 1024  # records written at once: bounds the batch that waits beside the buffer when a disk fails
+_new = tuple.__new__
 
 
 class FlushReceipt(NamedTuple):
@@ -40,7 +39,7 @@ class FlushReceipt(NamedTuple):
     durable: bool
     """They also survive a power loss."""
     dropped: int
-    """Records of this attempt lost to the buffer's bound or refused by a format, so far."""
+    """Records of this attempt lost so far: to the buffer's bound, refused by a format, or unwritten when it ended."""
 
 
 class Recorder:
@@ -63,22 +62,25 @@ class Recorder:
         """Creates the directory and checks that it is writable (raises LogDirError); starts nothing."""
         self.directory = config.log_dir / f"rank_{rank}" if world_size > 1 else config.log_dir
         prepare_directory(self.directory)
-        self._manifest_directory = config.log_dir if rank == 0 else self.directory
+        where = config.log_dir if rank == 0 else self.directory
+        self._manifest = RunManifest(where, config, versions or {}, rank, world_size)
         self._clock = clock or SystemClock()
         self._wall = self._clock.wall
         self._file_system = file_system
         self._on_finding = on_finding
         self._buffer = BoundedBuffer(config.buffer_size)
-        self._manifest = Manifest(config.name, config.as_dict(), _versions() | dict(versions or {}), rank, world_size)
+        self._token = token_from_environment() if config.http_endpoint else None
+        self._push: Push | None = None
         self._attempt = 0
-        self._seq = 0
+        self._seq = self._unwritten = 0
         self._sinks: list[Sink] = []
         self._detectors = default_detectors()
         self._wake = threading.Event()
         self._done = threading.Condition()
         self._asked = self._answered = 0
         self._sync_asked = self._synced = False
-        self._closing = self._silenced = self._stale = False
+        self._drained = -1
+        self._closing = self._silenced = False
         self._errors: set[str] = set()
         self._thread: threading.Thread | None = None
         self.apply(config)
@@ -86,8 +88,8 @@ class Recorder:
     def apply(self, config: MonitorConfig) -> None:
         """Take over what may change while running: collect_freq, debug, responses."""
         self._config = config
-        self._every = 1 if config.debug else config.collect_freq
-        self._half = max(1, config.buffer_size // 2)
+        # Also when the buffer may be half full, however large collect_freq is.
+        self._every = 1 if config.debug else min(config.collect_freq, max(1, config.buffer_size // 2))
 
     @property
     def is_open(self) -> bool:
@@ -101,8 +103,8 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Records lost so far."""
-        return self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
+        """Records of this attempt lost so far."""
+        return self._unwritten + self._buffer.dropped + max((sink.rejected for sink in self._sinks), default=0)
 
     def open(self, hooks: int | None = None, facts: Mapping[str, Any] | None = None) -> None:
         """Claim an attempt, write ``run.json``, start the background thread. Does nothing when open. Raises OSError.
@@ -111,24 +113,19 @@ class Recorder:
         """
         if self.is_open or self._silenced or signals.ending():
             return
-        now = self._clock.wall()
-        host = platform.node()
-        origin = {"command": command_line(), "git_commit": git_commit()}
-        attempt = Attempt(0, now, hooks=hooks, pid=os.getpid(), host=host, facts={**origin, **(facts or {})})
-        self._manifest = claim_attempt(self._manifest_directory, self._manifest, attempt)
-        self._attempt = self._manifest.attempts[-1].attempt
-        self._seq = 0
-        header = FileHeader(
-            self._config.name, self._manifest.rank, self._manifest.world_size, self._attempt, now, host, os.getpid()
-        )
-        retention = None if self._config.retention is None else Retention(**self._config.retention)  # type: ignore[arg-type]
-        self._sinks = [
-            Sink(
-                FileWriter(self.directory, FORMATS[name], header, self._config.max_file_size, retention,
-                           file_system=self._file_system, clock=self._clock)
+        if self._thread is not None and self._thread.is_alive():
+            raise OSError(
+                f"{self.directory}: the disk has not yet taken the records of attempt {self._attempt}: check it"
             )
-            for name in self._config.export_format
-        ]  # fmt: skip
+        header = self._manifest.claim(self._clock.wall(), hooks, facts or {})
+        self._attempt = header.attempt
+        self._seq = self._unwritten = 0
+        self._drained = -1
+        self._buffer = BoundedBuffer(self._config.buffer_size)
+        self._sinks = make_sinks(self._config, self.directory, header, self._file_system, self._clock)
+        if self._config.http_endpoint:
+            self._push = Push(self._config.http_endpoint, header, self._token)
+            self._push.tell(self._manifest.to_json())
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="msmon-flusher", daemon=True)
         self._thread.start()
@@ -139,10 +136,9 @@ class Recorder:
     ) -> None:
         """Take one step; never blocks, never raises for a full disk. ``scalars`` must not be changed afterwards."""
         seq = self._seq
+        # Record's own __new__ would add half a microsecond of checking to each step.
+        self._buffer.put(_new(Record, (seq, self._attempt, step, epoch, self._wall(), scalars, nested)))
         self._seq = seq + 1
-        self._buffer.put(Record(seq, self._attempt, step, epoch, self._wall(), scalars, nested))
-        if not self._seq % self._every or len(self._buffer) >= self._half:
-            self._wake.set()
 
     def flush(self, *, durable: bool = False, timeout_s: float = CLOSE_TIMEOUT_S) -> FlushReceipt:
         """Wait until what was recorded before this call is written, at most ``timeout_s`` seconds."""
@@ -156,52 +152,32 @@ class Recorder:
             last = min((sink.last_seq for sink in self._sinks), default=-1)
             return FlushReceipt(last, bool(durable and answered and self._synced), self.dropped)
 
-    def explain(self, reasons: Mapping[str, str], notes: Sequence[str]) -> None:
+    def explain(self, reasons: Mapping[str, str], notes: Sequence[str] = ()) -> None:
         """Metrics that cannot be measured here with the reason, and facts that readers must know; both go to ``run.json``."""
-        self.absent(reasons)
-        for text in notes:
-            self.note(text)
-
-    def absent(self, reasons: Mapping[str, str]) -> None:
-        """Metrics that cannot be measured here, with the reason; goes to ``run.json``."""
-        merged = {**self._manifest.absent, **reasons}
-        if merged != self._manifest.absent:
-            self._manifest = replace(self._manifest, absent=merged)
-            self._stale = True
-
-    def note(self, text: str) -> None:
-        """A fact that readers of the run must know; goes to ``run.json``."""
-        if text not in self._manifest.notes:
-            self._manifest = replace(self._manifest, notes=(*self._manifest.notes, text))
-            self._stale = True
+        self._manifest.explain(reasons, notes)
 
     def close(self, status: Status = "finished", reason: str | None = None) -> FlushReceipt:
         """Write what is left, durably, and say in ``run.json`` how the attempt ended. Gives up after CLOSE_TIMEOUT_S."""
         if not self.is_open:
             return FlushReceipt(min((sink.last_seq for sink in self._sinks), default=-1), False, self.dropped)
-        self._set_attempt(ended=self._clock.wall(), status=status, reason=reason, dropped=self.dropped)
-        receipt = self.flush(durable=True)
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        self._manifest.update(ended=self._clock.wall(), status=status, reason=reason)
+        receipt = self.flush(durable=True, timeout_s=CLOSE_TIMEOUT_S)
         self._closing = True
-        self._set_attempt(last_seq=self._seq - 1 if self._seq else None, dropped=self.dropped)
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT_S)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._end_push(deadline)
         signals.closed(self)
-        return receipt
+        return receipt._replace(dropped=self.dropped)
 
     def silence(self) -> None:
         """In a forked child: the files and the thread belong to the parent."""
         self._silenced = True
 
-    def _set_attempt(self, **changes: object) -> None:
-        newest = replace(self._manifest.attempts[-1], **changes)  # type: ignore[arg-type]
-        self._manifest = replace(self._manifest, attempts=(*self._manifest.attempts[:-1], newest))
-        self._stale = True
-
     def _run(self) -> None:
         while True:
-            self._wake.wait(RETRY_INTERVAL_S if any(sink.pending for sink in self._sinks) else FLUSH_INTERVAL_S)
-            self._wake.clear()
+            self._sleep()
             last_round = self._closing
             ticket, sync = self._asked, self._sync_asked
             try:
@@ -215,23 +191,61 @@ class Recorder:
             if last_round:
                 return
 
+    def _sleep(self) -> None:
+        """Until somebody asks, a batch is full, or the time for a smaller one has come.
+
+        It looks for itself: to be woken would cost the training thread ten times what recording a step does.
+        """
+        failing = any(sink.pending for sink in self._sinks)
+        end = time.monotonic() + (RETRY_INTERVAL_S if failing else FLUSH_INTERVAL_S)
+        while not self._wake.wait(POLL_INTERVAL_S):
+            if time.monotonic() >= end or (len(self._buffer) >= self._every and not failing):
+                break
+        self._wake.clear()
+
     def _round(self, sync: bool) -> None:
         """Write everything that is buffered now, in bounded batches."""
         todo = len(self._buffer)
         while self._write_pending() and todo > 0:
-            records = self._buffer.drain(_DRAIN_RECORDS)
+            records = self._buffer.drain(DRAIN_RECORDS)
             todo -= len(records)
             for sink in self._sinks:
                 sink.pending = records
             if not records:
                 break
+            self._drained = records[-1].seq
             self._write_pending()
+            if self._push is not None:
+                self._push.offer(records)
             self._detect(records)
         if sync:
             self._synced = self._attempted(self._sync)
-        if self._stale:
-            self._stale = False
-            self._attempted(lambda: update_attempt(self._manifest_directory, self._manifest))
+        if self._closing:
+            self._settle()
+        if self._manifest.stale:
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        if self._push is not None:
+            self._push.tell(self._manifest.to_json())
+        self._attempted(self._manifest.write)
+
+    def _end_push(self, deadline: float) -> None:
+        """What did not reach the endpoint is told in ``run.json``; the files have it."""
+        if self._push is None:
+            return
+        delivery, self._push = self._push.close(max(1.0, deadline - time.monotonic())), None
+        if delivery.lost:
+            told = f"http_endpoint: {delivery.lost} records were not delivered: {delivery.reason}; the files here have them"
+            self._manifest.explain({}, [told])
+            self._write_manifest()
+
+    def _settle(self) -> None:
+        """The end: what the disk has not taken is lost. A record that comes while SIGTERM closes us is none of this attempt."""
+        pending = max((len(sink.pending) for sink in self._sinks), default=0)
+        self._unwritten = pending + len(self._buffer) if pending else 0
+        last = self._seq - 1 if pending else self._drained
+        self._manifest.update(last_seq=None if last < 0 else last, dropped=self.dropped)
 
     def _write_pending(self) -> bool:
         """Whether every sink has nothing left to write."""
@@ -269,10 +283,6 @@ class Recorder:
             "type": "finding", "time": self._clock.wall(), "rank": self._manifest.rank, "attempt": self._attempt,
             **asdict(finding),
         }  # fmt: skip
-        self._attempted(lambda: append_event(self._manifest_directory, event))
+        self._attempted(lambda: append_event(self._manifest.directory, event))
         if self._on_finding is not None:
             self._on_finding(finding)
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "platform": platform.platform()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,11 @@ _MAX_BYTES = 4_000_000  # of packed-refs: a repository with more than some ten t
 def command_line() -> list[str]:
     """The program's arguments with secrets hidden."""
     return redact_command(sys.argv)
+
+
+def versions_here() -> dict[str, str]:
+    """Python and platform."""
+    return {"python": platform.python_version(), "platform": platform.platform()}
 
 
 def git_commit(start: Path | None = None) -> str | None:

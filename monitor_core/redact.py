@@ -27,6 +27,12 @@ def redact_text(text: str) -> str:
     return _KNOWN_TOKEN.sub(HIDDEN, text)
 
 
+def redact_endpoint(address: str) -> str:
+    """The address without user, password and query, whatever a service calls its keys there."""
+    text, mark, _ = redact_text(address).partition("?")
+    return f"{text}?{HIDDEN}" if mark else text
+
+
 def redact_command(arguments: Sequence[str]) -> list[str]:
     """Hide the values of options whose names speak of secrets (``--token X``, ``--password=X``), and what ``redact_text`` hides."""
     found: list[str] = []

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
+from monitor_core.clock import Clock
+from monitor_core.config import MonitorConfig
 from monitor_core.errors import FormatError, WriteError
-from monitor_core.record import Record
-from monitor_core.writers.file import FileWriter
+from monitor_core.formats import FORMATS
+from monitor_core.record import FileHeader, Record
+from monitor_core.writers.file import FileSystem, FileWriter, Retention
 
 _log = logging.getLogger("msmon")
 
@@ -53,3 +57,16 @@ class Sink:
                 if self.rejected == 1:
                     _log.error("a record was refused and is counted as dropped: %s", error)
             self.pending = rest
+
+
+def make_sinks(
+    config: MonitorConfig, directory: Path, header: FileHeader, file_system: FileSystem | None, clock: Clock
+) -> list[Sink]:
+    """One per format of the configuration."""
+    retention = None if config.retention is None else Retention(**config.retention)  # type: ignore[arg-type]
+    return [
+        Sink(
+            FileWriter(directory, FORMATS[name], header, config.max_file_size, retention, file_system=file_system, clock=clock)
+        )
+        for name in config.export_format
+    ]  # fmt: skip

@@ -250,6 +250,7 @@ def scrub(root: Path) -> None:
         manifest["versions"]["platform"] = "Linux"
         for attempt in manifest["attempts"]:
             attempt["host"], attempt["pid"] = "sample", None
+            attempt["facts"]["command"], attempt["facts"]["git_commit"] = ["sample_logs/make_sample_logs.py"], None
         path.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

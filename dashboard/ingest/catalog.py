@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Literal
+
+import psutil
 
 from monitor_core.manifest import Manifest
 
@@ -15,7 +16,7 @@ RootCode = Literal["missing", "empty", "not_a_directory", "unreadable"]
 
 #: A training on another machine that wrote nothing for this long is taken for dead: longer than any evaluation or checkpoint.
 SILENT_S = 1800.0
-#: Without a manifest, files written to this recently are taken for a running training.
+#: Files written to this recently are taken for a running training, unless its own process is known to be gone.
 FRESH_S = 60.0
 
 
@@ -125,17 +126,23 @@ def status_of(manifest: Manifest | None, modified: float, now: float) -> tuple[R
     if newest.status != "running":
         return newest.status, newest.reason
     if newest.host == platform.node() and newest.pid is not None:
-        return ("running", None) if _alive(newest.pid) else ("vanished", "its process is gone")
+        fresh = now - modified < FRESH_S
+        return ("running", None) if _alive(newest.pid, newest.started, fresh) else ("vanished", "its process is gone")
     if now - modified > SILENT_S:
         return "vanished", "nothing written for half an hour"
     return "running", None
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid: int, started: float, fresh: bool) -> bool:
+    """Whether the attempt's process runs. Dead ones that nobody has waited for keep their number, and a machine that was
+    restarted gives old numbers to others; as clocks may be set, that is believed only while nothing is written.
+    """
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return fresh or process.create_time() < started + FRESH_S
+    except psutil.NoSuchProcess:
         return False
-    except OSError:
+    except psutil.Error:
         return True
-    return True

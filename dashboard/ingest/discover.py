@@ -16,7 +16,7 @@ from monitor_core.manifest import MANIFEST_NAME
 MAX_DEPTH = 8  # directories below --logdir; a deeper tree is somebody's data, not a log directory
 MAX_DIRECTORIES = 50_000  # visited per scan: bounds a scan of a whole disk given by mistake
 _RANK = re.compile(r"rank_(\d{1,6})", re.ASCII)
-_SKIPPED = frozenset({"__pycache__", "node_modules", "kernel_meta"})
+SKIPPED = frozenset({"__pycache__", "node_modules", "kernel_meta"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _walk(root: Path, problems: list[tuple[Path, str]]) -> Iterator[tuple[Path, 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
-        hidden = entry.name.startswith(".") or entry.name in _SKIPPED
+        hidden = entry.name.startswith(".") or entry.name in SKIPPED
         return not hidden and entry.is_dir(follow_symlinks=False)
     except OSError:
         return False

@@ -41,6 +41,7 @@ class _File:
 class _ManifestFile:
     seen: tuple[int, int] = (-1, -1)
     manifest: Manifest | None = None
+    modified: float = 0.0
 
 
 @dataclass(slots=True)
@@ -58,11 +59,13 @@ class RunReader:
     _files: dict[Path, _File] = field(default_factory=dict)
     _manifest: _ManifestFile = field(default_factory=_ManifestFile)
     _reported: set[tuple[str, str, int]] = field(default_factory=set)
+    _scanned: float = 0.0
 
     def see(self, found: FoundRun, now: float) -> None:
-        """Take a scan's view of the directory."""
+        """Take a scan's view of the directory; ``now``: when the scan began."""
         self.found = found
         self.missed = 0
+        self._scanned = now
         paths = {file.path for file in found.files}
         self._files = {path: file for path, file in self._files.items() if path in paths}
         newest = {(file.rank, file.format.name): file.number for file in found.files}
@@ -75,7 +78,10 @@ class RunReader:
 
     def read(self, store: Store) -> bool:
         """Read one chunk of each file that has something new; returns whether there is more at once."""
-        return any([self._read_file(file, store) for file in self._files.values()])  # noqa: C419 - each file its turn
+        more = any([self._read_file(file, store) for file in self._files.values()])  # noqa: C419 - each file its turn
+        if not more:
+            self._expect(store)
+        return more
 
     def info(self, now: float) -> RunInfo:
         """The run as it is now."""
@@ -90,6 +96,17 @@ class RunReader:
             files=tuple(self._file_info(file) for file in self._files.values()), problems=tuple(self.problems),
             problem_count=self.problem_count, duplicates=self.duplicates, modified=modified,
         )  # fmt: skip
+
+    def _expect(self, store: Store) -> None:
+        """All is read: what an attempt that has ended recorded and is not there was lost.
+
+        Only by a manifest that is older than the scan, so that the files it speaks of have been seen.
+        """
+        manifest = self._manifest.manifest
+        if manifest is not None and self._manifest.modified < self._scanned:
+            for attempt in manifest.attempts:
+                if attempt.last_seq is not None:
+                    store.expect(SeriesKey(self.id_, manifest.rank), attempt.attempt, attempt.last_seq + 1)
 
     def _file_info(self, file: _File) -> FileInfo:
         name = file.found.path.relative_to(self.found.directory).as_posix()
@@ -168,6 +185,7 @@ class RunReader:
             if look == self._manifest.seen:
                 return
             self._manifest.seen = look
+            self._manifest.modified = status.st_mtime
             self._manifest.manifest = from_json(json.loads(os.pread(descriptor, MAX_MANIFEST_BYTES, 0)))
         except (OSError, ValueError) as error:
             self._report(path.name, Problem("corrupt", 0, 0, f"{error}; the run is shown without it"))

@@ -52,7 +52,7 @@ class Extent:
     last: Mapping[str, float]
     """Newest value of each metric in (attempt, seq) order; NaN and infinities included."""
     missing: int
-    """Records that gaps in ``seq`` show to be lost or not yet read."""
+    """Records that gaps in ``seq`` show to be lost or not yet read, and those at the end of an attempt that never came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,13 @@ class Store(Protocol):
 
     def append(self, key: SeriesKey, batch: Batch) -> Appended:
         """Take the rows that are new. Identity is (attempt, seq) within the series."""
+        ...
+
+    def expect(self, key: SeriesKey, attempt: int, count: int) -> None:
+        """The writer says that it recorded ``count`` records: those of them that are not there are missing.
+
+        Nothing when there is no such series or it has no record of that attempt: its files may have been removed on purpose.
+        """
         ...
 
     def drop(self, run: str) -> None:

@@ -29,11 +29,10 @@ class IntervalSet:
                 self._add_range(int(numbers[first]), fresh[first:last])
         return fresh
 
-    def missing(self) -> int:
-        """How many numbers below the highest one are not there."""
-        if not self._stops:
-            return 0
-        return self._stops[-1] - sum(stop - start for start, stop in zip(self._starts, self._stops, strict=True))
+    def missing(self, count: int = 0) -> int:
+        """How many numbers below the highest one, and below ``count``, are not there."""
+        highest = max(count, self._stops[-1] if self._stops else 0)
+        return highest - sum(stop - start for start, stop in zip(self._starts, self._stops, strict=True))
 
     def _add_range(self, start: int, fresh: NDArray[np.bool_]) -> None:
         """Numbers from ``start`` on, as many as ``fresh`` has places."""

@@ -59,6 +59,7 @@ class Series:
         self._timestamp = GrowingColumn()
         self._columns: dict[str, GrowingColumn] = {}
         self._seen: dict[int, IntervalSet] = {}
+        self._expected: dict[int, int] = {}
         self._last: dict[str, float] = {}
         self._newest: tuple[int, int] = (-1, -1)
         self._step_range: tuple[int, int] | None = None
@@ -84,6 +85,12 @@ class Series:
                 self._sort()
             self._note(batch)
         return Appended(len(batch), duplicates)
+
+    def expect(self, attempt: int, count: int) -> bool:
+        """See ``Store``; whether that is news."""
+        before = self._expected.get(attempt)
+        self._expected[attempt] = count
+        return before != count and attempt in self._seen
 
     def view(self) -> SeriesView:
         """The series as it is now."""
@@ -172,5 +179,5 @@ class Series:
         low, high = self._step_range or (0, 0)
         return Extent(
             rows, low, high, self._time_range[0], self._time_range[1], tuple(sorted(self._seen)), tuple(self._columns),
-            dict(self._last), sum(seen.missing() for seen in self._seen.values()),
+            dict(self._last), sum(seen.missing(self._expected.get(attempt, 0)) for attempt, seen in self._seen.items()),
         )  # fmt: skip

@@ -75,6 +75,12 @@ class TableStore:
             self._publish({**self._views, key: series.view()})
         return found
 
+    def expect(self, key: SeriesKey, attempt: int, count: int) -> None:
+        """See ``Store``."""
+        series = self._series.get(key)
+        if series is not None and series.expect(attempt, count):
+            self._publish({**self._views, key: series.view()})
+
     def drop(self, run: str) -> None:
         """See ``Store``."""
         gone = [key for key in self._series if key.run == run]

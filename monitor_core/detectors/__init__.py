@@ -45,7 +45,7 @@ def article_advice(df: pd.DataFrame) -> list[Finding]:
     """
     steps = df["step"].tolist()
     found: list[Finding] = []
-    for detector in (LossOscillation(), GradientVanish(), StepTimeSpike()):
+    for detector in (LossOscillation(), GradientVanish(), StepTimeSpike(kept_rows=max(2, len(df)))):
         columns = [df[name].tolist() for name in detector.inputs]
         for step, *values in zip(steps, *columns, strict=True):
             detector.update(step, values)

@@ -37,7 +37,8 @@ class NonFinite:
             return ()
         rows = [(self._row, step)]
         if overflow:
-            self._overflows.append((self._row, step))
+            if len(self._overflows) <= _OVERFLOWS_IN_A_ROW:  # a run may overflow for ever
+                self._overflows.append((self._row, step))
             if len(self._overflows) < _OVERFLOWS_IN_A_ROW:
                 return ()
             rows = self._overflows if len(self._overflows) == _OVERFLOWS_IN_A_ROW else rows

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+_MOST = 10_000  # spans: 3 MB; more are on no screen, and a training must not grow with its length
 
 
 @dataclass(slots=True)
@@ -36,10 +38,33 @@ class Spans:
         if last is None or row - last.last_row > self.gap_rows:
             last = Span(row, step, row, step, 0, measure)
             self.items.append(last)
+            if len(self.items) > _MOST:
+                self._widen()
+                last = self.items[-1]
         last.last_row, last.last_step = row, step
         last.rows += 1
         last.peak = max(last.peak, measure)
         return last
+
+    def take(self, other: Spans) -> None:
+        """All spans of ``other``, which come before any row of this one."""
+        self.items.extend(replace(span) for span in other.items)
+        self.total += other.total
+
+    def _widen(self) -> None:
+        """Neighbours become one, until half of the spans are left at most; later gaps may be as wide."""
+        while len(self.items) > _MOST // 2:
+            self.gap_rows *= 2
+            merged = self.items[:1]
+            for span in self.items[1:]:
+                last = merged[-1]
+                if span.first_row - last.last_row > self.gap_rows:
+                    merged.append(span)
+                else:
+                    last.last_row, last.last_step = span.last_row, span.last_step
+                    last.rows += span.rows
+                    last.peak = max(last.peak, span.peak)
+            self.items = merged
 
     def ongoing(self, span: Span, row: int) -> bool:
         """Whether ``span`` may still grow, seen from the newest row."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from monitor_core.detectors.base import Finding
 from monitor_core.detectors.spans import Span, Spans
+from monitor_core.limits import DETECTOR_ROWS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,7 @@ MORE_THAN_STEPS = 10  # steps in all before it is stated; the article
 _GAP_ROWS = 20  # rows; slow steps this near are one stretch on the curve
 _MOST_SPANS = 200  # a run that is slow at every checkpoint gets wider stretches, not thousands of marks
 _PENDING_VALUES = 2048  # values merged at once into the sorted history: keeps a merge below 10 ns per step at 1 M steps
+_KEPT_ROWS = DETECTOR_ROWS  # rows for which the rule is exact
 _CHECK_EVERY_ROWS = 64  # the median moves slowly; a fresh outlier is checked at once
 
 
@@ -40,9 +42,17 @@ def detect_step_time_spike(df: pd.DataFrame, threshold: float = THRESHOLD) -> pd
 
 
 class History:
-    """Every value seen, with an exact running median: 16 bytes per value, about a microsecond to add one."""
+    """The values seen, with a running median: 16 bytes per value, about a microsecond to add one.
 
-    def __init__(self) -> None:
+    Exact for ``most`` values. Beyond, every second one goes and every second of the later ones is taken, and so on: the
+    median is one of a sample then, at most about 1 in 500 off in rank.
+    """
+
+    def __init__(self, most: int = _KEPT_ROWS) -> None:
+        self._most = most
+        self._stride = 1
+        """Values seen for one that is kept."""
+        self._seen = 0
         self._sorted: NDArray[np.float64] = np.empty(0)
         self._pending: list[float] = []
 
@@ -51,11 +61,18 @@ class History:
 
     def add(self, value: float) -> None:
         """``value`` must not be NaN."""
+        self._seen += 1
+        if self._seen % self._stride:
+            return
         insort(self._pending, value)
         if len(self._pending) >= _PENDING_VALUES:
             # A stable sort of two sorted runs is one merge.
             self._sorted = np.sort(np.concatenate([self._sorted, np.array(self._pending)]), kind="stable")
             self._pending = []
+        if len(self) > self._most:
+            self._sorted = np.sort(np.concatenate([self._sorted, np.array(self._pending)]), kind="stable")[1::2].copy()
+            self._pending = []
+            self._stride *= 2
 
     def median(self) -> float:
         """As numpy and pandas define it; NaN when empty."""
@@ -67,11 +84,11 @@ class History:
         return upper if count % 2 else (self._at(middle - 1) + upper) / 2
 
     def above(self, bound: float) -> int:
-        """How many values are above ``bound``; 0 when it is NaN."""
+        """How many values seen are above ``bound``; 0 when it is NaN."""
         if math.isnan(bound):
             return 0
         pending = len(self._pending) - bisect_right(self._pending, bound)
-        return len(self._sorted) - int(self._sorted.searchsorted(bound, "right")) + pending
+        return self._stride * (len(self._sorted) - int(self._sorted.searchsorted(bound, "right")) + pending)
 
     def _at(self, place: int) -> float:
         """The value at ``place`` of the merged order: the number of pending values before it is found by bisection."""
@@ -92,14 +109,21 @@ class History:
 
 
 class StepTimeSpike:
-    """The same rule, one record at a time. Which steps are slow is decided anew as the median of the run moves."""
+    """The same rule, one record at a time. Which steps are slow is decided anew as the median of the run moves.
+
+    A training must not grow with its length: beyond ``kept_rows`` rows the older half is decided for good.
+    """
 
     name = "article.step_time_spike"
     inputs = ("step_time",)
 
-    def __init__(self, threshold: float = THRESHOLD) -> None:
+    def __init__(self, threshold: float = THRESHOLD, kept_rows: int = _KEPT_ROWS) -> None:
         self.threshold = threshold
-        self._history = History()
+        self._kept_rows = kept_rows
+        self._history = History(kept_rows)
+        self._decided = Spans(_GAP_ROWS)
+        """Slow stretches among the rows before ``_first_row``."""
+        self._first_row = 0
         self._times = array("d")
         self._steps = array("q")
         self._bound = math.inf
@@ -114,12 +138,14 @@ class StepTimeSpike:
         return bool(self._times) and self._times[-1] > self._history.median() * self.threshold
 
     def flags(self) -> NDArray[np.bool_]:
-        """The rule's answer for every record so far, shape ``(n,)``."""
+        """The rule's answer for the records that are kept, shape ``(n,)``; those are all as long as they are few."""
         return np.array(self._times) > self._history.median() * self.threshold
 
     def update(self, step: int, values: Sequence[float | None]) -> tuple[Finding, ...]:
         """See ``Detector.update``."""
         seconds = math.nan if values[0] is None else values[0]
+        if len(self._times) >= self._kept_rows:
+            self._decide(self._kept_rows // 2)
         self._times.append(seconds)
         self._steps.append(step)
         if not math.isnan(seconds):
@@ -127,7 +153,7 @@ class StepTimeSpike:
         if not (seconds > self._bound or len(self._times) % _CHECK_EVERY_ROWS == 0):
             return ()
         self._bound = self._history.median() * self.threshold
-        row = len(self._times) - 1
+        row = self._rows() - 1
         if not self._open:
             self._open = self._history.above(self._bound) > MORE_THAN_STEPS
             self._slow_row = row
@@ -145,15 +171,28 @@ class StepTimeSpike:
         return tuple(self._finding(span) for span in self._clusters().items)
 
     def _gap_rows(self) -> int:
-        return max(_GAP_ROWS, len(self._times) // _MOST_SPANS)
+        return max(_GAP_ROWS, self._rows() // _MOST_SPANS)
+
+    def _rows(self) -> int:
+        return self._first_row + len(self._times)
+
+    def _decide(self, count: int) -> None:
+        self._decided = self._marked(self.flags()[:count])
+        del self._times[:count], self._steps[:count]
+        self._first_row += count
 
     def _clusters(self) -> Spans:
-        if self._spans[0] != len(self._times):
-            spans = Spans(self._gap_rows())
-            for row in np.flatnonzero(self.flags()).tolist():
-                spans.add(row, self._steps[row], self._times[row])
-            self._spans = (len(self._times), spans)
+        if self._spans[0] != self._rows():
+            self._spans = (self._rows(), self._marked(self.flags()))
         return self._spans[1]
+
+    def _marked(self, flags: NDArray[np.bool_]) -> Spans:
+        """The slow stretches of what is decided and of the kept rows with ``flags``, from the first kept one on."""
+        spans = Spans(self._gap_rows())
+        spans.take(self._decided)
+        for place in np.flatnonzero(flags).tolist():
+            spans.add(self._first_row + place, self._steps[place], self._times[place])
+        return spans
 
     def _finding(self, span: Span) -> Finding:
         median = self._history.median()
@@ -164,7 +203,7 @@ class StepTimeSpike:
             severity="warning",
             first_step=span.first_step,
             last_step=span.last_step,
-            ongoing=self._clusters().ongoing(span, len(self._times) - 1),
+            ongoing=self._clusters().ongoing(span, self._rows() - 1),
             evidence={
                 "slowest_s": span.peak,
                 "median_s": median,

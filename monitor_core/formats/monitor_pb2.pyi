@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("header", "batch")
+    __slots__ = ("header", "batch", "manifest")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
     header: Header
     batch: Batch
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
+    manifest: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., manifest: _Optional[bytes] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("version", "run", "rank", "world_size", "attempt", "created", "host", "pid")
@@ -71,12 +73,14 @@ class Nested(_message.Message):
     def __init__(self, row: _Optional[int] = ..., json: _Optional[str] = ...) -> None: ...
 
 class FrameView(_message.Message):
-    __slots__ = ("header", "batch")
+    __slots__ = ("header", "batch", "manifest")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
     header: Header
     batch: BatchView
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., batch: _Optional[_Union[BatchView, _Mapping]] = ...) -> None: ...
+    manifest: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., batch: _Optional[_Union[BatchView, _Mapping]] = ..., manifest: _Optional[bytes] = ...) -> None: ...
 
 class BatchView(_message.Message):
     __slots__ = ("attempt", "seq", "step", "epoch", "timestamp", "columns", "nested")

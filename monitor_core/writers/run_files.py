@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from monitor_core.logs import FileProblem, read_file
 from monitor_core.manifest import MANIFEST_NAME, Attempt, Manifest, from_json
 
 EVENTS_NAME = "events.jsonl"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def prepare_directory(directory: Path) -> None:
@@ -73,10 +75,16 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     target = directory / MANIFEST_NAME
     temporary = directory / f".{MANIFEST_NAME}.{os.getpid()}"
     try:
-        temporary.write_text(json.dumps(manifest.to_json(), indent=1, ensure_ascii=False, default=str), "utf-8")
+        temporary.write_bytes(manifest_bytes(manifest))
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The content of ``run.json``. What UTF-8 cannot hold (lone surrogates, of file names for instance) becomes visible escapes."""
+    text = json.dumps(manifest.to_json(), indent=1, ensure_ascii=False, default=str)
+    return _LONE_SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
 
 
 def append_event(directory: Path, event: Mapping[str, object]) -> None:

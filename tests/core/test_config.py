@@ -57,7 +57,6 @@ def test_one_error_lists_every_problem() -> None:
         ({"export_options": ["include_grad"]}, "export_options: got ['include_grad']"),
         ({"retention": {"max_files": 0}}, "retention.max_files: got 0"),
         ({"retention": {"max_fils": 3}}, "did you mean 'max_files'?"),
-        ({"http_endpoint": "http://localhost/x"}, "http_endpoint: not available in msmon 0.1"),
         ({"responses": ["adapt"]}, "'adapt' is not available in msmon 0.1"),
         ({"responses": "log"}, "responses: got 'log'"),
         ({"log_dir": 3}, "log_dir: got 3"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from monitor_core.detectors import (
 )
 from monitor_core.detectors.non_finite import NonFinite
 from monitor_core.detectors.oscillation import LossOscillation
+from monitor_core.detectors.spans import Spans
 from monitor_core.detectors.step_time import History, StepTimeSpike
 from monitor_core.detectors.texts import ADVICE, CAUSES, EVIDENCE, KINDS, describe
 from monitor_core.detectors.vanish import GradientVanish
@@ -157,6 +159,49 @@ def test_live_updates_tell_each_cluster_once() -> None:
     for step, value in enumerate(slow):
         told += [finding.first_step for finding in machine.update(step, [value])]
     assert told == [100, 212]
+
+
+def test_a_long_run_is_decided_half_by_half_and_takes_no_more_memory() -> None:
+    source = np.random.default_rng(3)
+    times = source.lognormal(-3, 0.05, 20_000)
+    times[[5, 800, 801, 12_000, 19_990]] *= 50
+    times[300:330] *= 20
+    bounded, free = StepTimeSpike(kept_rows=1000), StepTimeSpike(kept_rows=len(times))
+    told: dict[StepTimeSpike, list[int]] = {bounded: [], free: []}
+    for step, value in enumerate(times.tolist()):
+        for machine in told:
+            told[machine] += [finding.first_step for finding in machine.update(step, [value])]
+        assert len(bounded._times) == len(bounded._steps) <= 1000
+        assert len(bounded._history) <= 1001
+    assert told[bounded] == told[free] != []
+    marked = [[(f.first_step, f.last_step, f.ongoing) for f in machine.findings()] for machine in (bounded, free)]
+    assert marked[0] == marked[1]
+    assert len(marked[0]) == 5
+    assert bounded._history.median() == pytest.approx(free._history.median(), rel=0.02)
+    assert free._history.median() == np.median(times)
+    assert len(bounded.flags()) <= 1000
+    assert len(free.flags()) == 20_000
+
+
+def test_a_run_that_overflows_for_ever_takes_no_more_memory() -> None:
+    machine = NonFinite()
+    told = [machine.update(step, [math.inf, math.inf, 1.0]) for step in range(1000)]
+    assert len(machine._overflows) <= 4
+    assert sum(map(len, told)) == 1
+    assert [(f.first_step, f.last_step, f.evidence["steps"]) for f in machine.findings()] == [(0, 999, 1000)]
+
+
+def test_spans_are_merged_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monitor_core.detectors.spans._MOST", 100)
+    spans = Spans(20)
+    rows = range(0, 1_000_000, 50)
+    for row in rows:
+        spans.add(row, row + 1, float(row))
+        assert len(spans.items) <= 100
+    assert spans.total == sum(span.rows for span in spans.items) == len(rows)
+    assert (spans.items[0].first_step, spans.items[-1].last_step) == (1, rows[-1] + 1)
+    assert all(one.last_row < other.first_row for one, other in pairwise(spans.items))
+    assert [span.peak for span in spans.items] == [span.last_row for span in spans.items]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,55 @@ def test_a_disk_that_stays_full_drops_the_oldest_and_counts_them(tmp_path: Path,
     assert df["seq"].iloc[-1] == 4999
     assert attempts(tmp_path)[-1].dropped == receipt.dropped
     assert attempts(tmp_path)[-1].last_seq == 4999
+
+
+def test_what_is_unwritten_at_the_end_is_counted_too_and_only_in_its_attempt(
+    tmp_path: Path, recorders: list[Recorder]
+) -> None:
+    disk = FailingDisk()
+    one = recorder(tmp_path, recorders, disk, buffer_size=100, collect_freq=10, export_format=["json", "csv"])
+    for step in range(50):
+        one.record(step, 1, {"loss": 1.0})
+    one.flush()
+    disk.full = True
+    for step in range(50, 500):
+        one.record(step, 1, {"loss": 1.0})
+    receipt = one.close()
+    assert (receipt.last_seq, receipt.dropped) == (49, 450)
+    disk.full = False
+    one.open()
+    one.record(500, 1, {"loss": 1.0})
+    assert one.close().dropped == 0
+    assert [(a.attempt, a.last_seq, a.dropped) for a in attempts(tmp_path)] == [(1, 499, 450), (2, 0, 0)]
+    df = load_monitor_logs(tmp_path)
+    assert df["step"].tolist() == [*range(50), 500], "what was given up does not come back in the next attempt"
+
+
+def test_a_disk_that_hangs_holds_up_no_exit_and_shares_its_files_with_no_second_thread(
+    tmp_path: Path, recorders: list[Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hung(FileSystem):
+        free = threading.Event()
+
+        def write_at(self, descriptor: int, data: bytes, offset: int) -> int:
+            self.free.wait(30)
+            return super().write_at(descriptor, data, offset)
+
+    monkeypatch.setattr("monitor_core.monitor.CLOSE_TIMEOUT_S", 1.0)
+    one = recorder(tmp_path, recorders, Hung())
+    one.record(0, 1, {"loss": 1.0})
+    begun = time.monotonic()
+    receipt = one.close()
+    assert 0.9 < time.monotonic() - begun < 1.9, "the limit holds for all of close"
+    assert (receipt.last_seq, receipt.durable) == (-1, False)
+    with pytest.raises(OSError, match="has not yet taken the records of attempt 1"):
+        one.open()
+    Hung.free.set()
+    assert one._thread is not None
+    one._thread.join(10)
+    assert [(a.status, a.last_seq, a.dropped) for a in attempts(tmp_path)] == [("finished", 0, 0)]
+    one.open()
+    assert one.is_open
 
 
 def test_a_record_that_no_format_can_hold_costs_only_itself(

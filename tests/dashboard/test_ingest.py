@@ -6,6 +6,7 @@ import math
 import os
 import random
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -365,10 +366,17 @@ def test_the_status_says_only_what_can_be_true() -> None:
 
     here = os.uname().nodename
     assert status(Attempt(1, 0.0, status="finished")) == "finished"
-    assert status(Attempt(1, 0.0, host=here, pid=os.getpid())) == "running"
+    assert status(Attempt(1, time.time(), host=here, pid=os.getpid()), now - 7200) == "running"
     assert status(Attempt(1, 0.0, host=here, pid=2**22 + 1)) == "vanished"
     assert status(Attempt(1, 0.0, host="elsewhere", pid=1)) == "running"
     assert status(Attempt(1, 0.0, host="elsewhere", pid=1), now - 7200) == "vanished"
+    assert status(Attempt(1, 0.0, host=here, pid=os.getpid())) == "running", "the clock was set, perhaps"
+    assert status(Attempt(1, 0.0, host=here, pid=os.getpid()), now - 7200) == "vanished", "the number is another's now"
+    with subprocess.Popen(["true"]) as dead:
+        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+        assert status(Attempt(1, time.time(), host=here, pid=dead.pid)) == "vanished", (
+            "dead, but nobody has waited for it"
+        )
     assert status(None) == "running"
     assert status(None, now - 7200) == "unknown"
 

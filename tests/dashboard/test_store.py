@@ -32,6 +32,7 @@ def test_an_interval_set_is_a_set(parts: list[list[int]]) -> None:
             assert is_fresh == (number not in known)
             known.add(number)
     assert intervals.missing() == (max(known) + 1 - len(known) if known else 0)
+    assert intervals.missing(30) == max([30, *(one + 1 for one in known)]) - len(known)
 
 
 def test_a_record_counts_once_however_often_and_in_whatever_order_it_comes() -> None:
