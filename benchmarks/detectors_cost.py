@@ -24,6 +24,7 @@ def main() -> None:
         "grad_norm": rng.lognormal(size=count).tolist(),
         "step_time": rng.lognormal(-3, 0.3, count).tolist(),
         "overflow": [0.0] * count,
+        "input_signature": [0.0] * count,
     }
     total = 0.0
     for name, build in REGISTRY.items():

@@ -1,7 +1,8 @@
 """How much memory recording takes, whatever the disk does: python benchmarks/memory_bound.py [--records N]
 
 Each line is a process of its own that records at ``collect_freq=1`` as fast as it can, 10 scalars a step, on a disk that is healthy, slow
-(1 MB/s), blocked or full. The growth is the largest resident size seen, less that before the first of these records.
+(1 MB/s), blocked or full, or healthy with an ``http_endpoint`` that refuses every connection. The growth is the largest resident size
+seen, less that before the first of these records.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import gc
 import json
 import logging
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,8 @@ from monitor_core.limits import memory_bound_bytes
 from monitor_core.monitor import Recorder
 from monitor_core.writers.file import FileSystem
 
-DISKS = ("healthy", "slow", "blocked", "full")
+ENDPOINT = "endpoint"
+DISKS = ("healthy", "slow", "blocked", "full", ENDPOINT)
 FORMATS = ("json", "csv", "protobuf")
 NAMES = (
     "loss", "grad_norm", "step_time", "data_wait_time", "throughput", "learning_rate", "loss_scale", "overflow",
@@ -61,7 +64,12 @@ def measure(disk_kind: str, export_format: str, records: int, folder: Path) -> d
     """Record in this process. A blocked disk goes on when all is recorded; a full one stays full."""
     disk, value = Disk(), random.Random(0).random
     config = {"log_dir": folder, "name": "memory", "export_format": export_format, "collect_freq": 1}
-    recorder = Recorder(from_mapping({**config, "buffer_size": BUFFER_RECORDS}), file_system=disk)
+    pushing = disk_kind == ENDPOINT
+    dead = socket.socket()
+    dead.bind(("127.0.0.1", 0))  # and nobody listens
+    endpoint = f"http://127.0.0.1:{dead.getsockname()[1]}" if pushing else None
+    settings = from_mapping({**config, "buffer_size": BUFFER_RECORDS, "http_endpoint": endpoint})
+    recorder = Recorder(settings, file_system=disk)
     recorder.open()
     for step in range(WARM_UP_RECORDS):
         recorder.record(step, 1, {name: value() for name in NAMES})
@@ -75,17 +83,18 @@ def measure(disk_kind: str, export_format: str, records: int, folder: Path) -> d
     begun = time.perf_counter()
     for step in range(WARM_UP_RECORDS, WARM_UP_RECORDS + records):
         recorder.record(step, 1, {name: value() for name in NAMES})
-        if step % FLUSH_EVERY == 0 and disk_kind == "healthy":
+        if step % FLUSH_EVERY == 0 and disk_kind in ("healthy", ENDPOINT):
             recorder.flush()
         if step % LOOK_EVERY == 0:
             peak = max(peak, process.memory_info().rss)
     seconds = time.perf_counter() - begun
     disk.unblocked.set()
     receipt = recorder.close()
+    dead.close()
     return {
-        "growth_bytes": max(peak, process.memory_info().rss) - before, "bound_bytes": memory_bound_bytes(BUFFER_RECORDS),
-        "seconds": seconds, "records": WARM_UP_RECORDS + records, "lost_before": lost_before, "dropped": receipt.dropped,
-        "last_seq": receipt.last_seq,
+        "growth_bytes": max(peak, process.memory_info().rss) - before,
+        "bound_bytes": memory_bound_bytes(BUFFER_RECORDS, pushing=pushing), "seconds": seconds, "records": WARM_UP_RECORDS + records,
+        "lost_before": lost_before, "dropped": receipt.dropped, "last_seq": receipt.last_seq,
     }  # fmt: skip
 
 

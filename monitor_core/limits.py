@@ -59,5 +59,6 @@ def memory_bound_bytes(buffer_size: int, *, pushing: bool = False) -> int:
     A full buffer and one drained batch of records, and what the detectors look back on: 31 MB for the default buffer. With an
     ``http_endpoint`` its spool and the batch under way come on top, whatever the endpoint does.
     """
-    records = buffer_size + DRAIN_RECORDS + (PUSH_SPOOL_RECORDS + PUSH_BATCH_RECORDS if pushing else 0)
-    return records * RECORD_BYTES_ESTIMATE * RECORD_MEMORY_FACTOR + DETECTOR_ROWS * DETECTOR_ROW_BYTES
+    records = (buffer_size + DRAIN_RECORDS) * RECORD_BYTES_ESTIMATE * RECORD_MEMORY_FACTOR
+    spool = PUSH_SPOOL_BYTES + PUSH_BATCH_BYTES + 2 * PUSH_TARGET_BYTES if pushing else 0
+    return records + spool + DETECTOR_ROWS * DETECTOR_ROW_BYTES

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("training_thread.py", ["--steps", "60", "--rounds", "1"], ["msmon json", "msmon csv", "msmon protobuf"]),
         ("detectors_cost.py", ["--records", "300"], ["article.loss_oscillation", "non_finite", "all"]),
-        ("memory_bound.py", ["--records", "2000"], ["healthy", "slow", "blocked", "full"]),
+        ("memory_bound.py", ["--records", "2000"], ["healthy", "slow", "blocked", "full", "endpoint"]),
     ],
 )
 def test_a_benchmark_prints_its_table(script: str, arguments: list[str], lines: list[str]) -> None:

@@ -68,6 +68,7 @@ class Monitor(OwnLoop, Callback):  # type: ignore[misc]  # MindSpore has no type
         self._steps_before: int | None = None
         self._last_step = 0
         self._entered: list[bool] = []
+        self._step_open = False
         self._hook_errors: dict[str, int] = {}
         if self._settings.enable:
             self._recorder = self._build()
@@ -163,6 +164,7 @@ class Monitor(OwnLoop, Callback):  # type: ignore[misc]  # MindSpore has no type
     @_guarded
     def on_train_step_begin(self, run_context: Any) -> None:
         """The network runs from now on."""
+        self._step_open = True
         self._collector.step_begin()
 
     @_guarded
@@ -170,6 +172,9 @@ class Monitor(OwnLoop, Callback):  # type: ignore[misc]  # MindSpore has no type
         """One record. Takes a RunContext, or a bare ``_InternalCallbackParam`` when called by hand."""
         if self._recorder is None or not self._settings.enable:
             return
+        if self._entered and not self._step_open:
+            return  # listed twice in callbacks: the step has its record
+        self._step_open = False
         params = parameters_of(run_context)
         if not self._recorder.is_open:
             if self._listening is None and params.get("train_network") is not None:

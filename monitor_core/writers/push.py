@@ -74,6 +74,7 @@ class Push:
         self._deadline: float | None = None
         self._offered = self._sent = 0
         self._reason: str | None = None
+        self._last_failure: str | None = None
         self._complaints: set[str] = set()
         self._failures = 0
         self._thread = threading.Thread(target=self._run, name="msmon-push", daemon=True)
@@ -108,7 +109,8 @@ class Push:
             self._thread.join(1.0)
         with self._lock:
             lost = max(0, self._offered - self._sent)
-            self._lose(self._spool.clear(), "the endpoint was not reached before the training ended")
+            failure = f" ({self._last_failure})" if self._last_failure else ""
+            self._lose(self._spool.clear(), f"the endpoint was not reached before the training ended{failure}")
             if lost and self._reason is None:
                 self._reason = "the endpoint had not answered when the training ended"
             reason = f"attempt {self._header.attempt}: {self._reason}" if lost else None
@@ -187,6 +189,7 @@ class Push:
         with self._lock:
             self._lose(self._spool.restore(records), f"the endpoint was not reached: {why}")
             self._manifest = self._manifest or manifest
+            self._last_failure = why
         self._complain(
             f"{why}; records wait (at most {self._spool.capacity}) and are sent again; the files have them anyway"
         )

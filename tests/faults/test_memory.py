@@ -49,6 +49,15 @@ def test_a_bad_disk_costs_records_and_not_memory(tmp_path: Path, disk: str, expo
     assert extent.missing == found["dropped"], "also those at the very end, behind which no record shows the gap"
 
 
+def test_a_dead_endpoint_costs_neither_and_what_was_not_delivered_is_told(tmp_path: Path) -> None:
+    found = measured("endpoint", "protobuf", 200_000, tmp_path)
+    assert found["growth_bytes"] < found["bound_bytes"] < 200_000 * LEAST_BYTES
+    assert found["dropped"] == 0, "the files have all of them"
+    assert found["last_seq"] == found["records"] - 1
+    notes = json.loads((tmp_path / "run.json").read_text())["notes"]
+    assert any(f"{int(found['records'])} records were not delivered" in note for note in notes)
+
+
 def test_a_healthy_disk_costs_neither(tmp_path: Path) -> None:
     """Pitfall 3.3 of the article: memory that grows with every step."""
     found = measured("healthy", "json", 100_000, tmp_path)

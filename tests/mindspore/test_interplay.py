@@ -441,11 +441,13 @@ def test_two_monitors_see_the_same_training(mode: str, tmp_path: Path) -> None:
     assert only_attempt(tmp_path / "a") == only_attempt(tmp_path / "b") == ("finished", None)
 
 
-@pytest.mark.parametrize("way", ["train", "fit"])
+@pytest.mark.parametrize("way", ["train", "fit", "stock"])
 def test_a_monitor_given_twice_records_once(mode: str, tmp_path: Path, way: str) -> None:
     monitor = quiet(tmp_path)
-    trained = model(monitor, metrics={"loss"})
-    if way == "train":
+    trained = model(None if way == "stock" else monitor, metrics={"loss"})
+    if way == "stock":
+        trained.train(1, data(), callbacks=[monitor, LossMonitor(), monitor])
+    elif way == "train":
         trained.train(1, data(), callbacks=[monitor, LossMonitor()])
     else:
         trained.fit(1, data(), data(1), callbacks=monitor)

@@ -8,7 +8,10 @@ import json
 import logging
 import math
 import os
+import shutil
 import socket
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -29,6 +32,7 @@ from monitor_core.writers.post import Answer, seconds_to_wait
 from monitor_core.writers.push import Push
 from monitor_core.writers.spool import Spool, memory_bytes
 
+TOKEN = "s3cret-token"
 HEADER = FileHeader("run", 0, 1, 1, 1.7e9, "host", 7)
 
 
@@ -358,3 +362,36 @@ def test_a_name_that_is_no_utf8_is_recorded_and_pushed(tmp_path: Path, endpoint:
     told = json.loads((tmp_path / "a" / "run.json").read_text("utf-8"))
     assert told["name"] == "caf\\udce9"
     assert endpoint.payloads()[0].header.run == "caf\\udce9"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_certificate_nobody_vouches_for_gets_neither_records_nor_token(tmp_path: Path, endpoint: Any) -> None:
+    tool = shutil.which("openssl")
+    if tool is None:
+        pytest.skip("openssl is not installed: apt-get install openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    command = [
+        tool,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+        *subject,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    endpoint.server.socket = context.wrap_socket(endpoint.server.socket, server_side=True)
+    push = Push(endpoint.url.replace("http:", "https:"), HEADER, TOKEN)
+    push.offer(records(0, 5))
+    sent, lost, reason = push.close(0.5)
+    assert (sent, lost) == (0, 5)
+    assert "certificate" in str(reason).lower()
+    assert endpoint.requests == []
+    assert TOKEN not in f"{push!r} {reason}"
