@@ -2,8 +2,8 @@
 
 The transformer of sample_logs is trained alone, with the Monitor (tap, hooks, files), LossMonitor(1), SummaryCollector(collect_freq=1)
 and a callback that hands ten scalars to tensorboardX. All trainings live in one process and take turns of some steps, so that each turn
-is compared with the turn of the bare training in the same round; printed are medians over the rounds. "no callback again" shows what is
-noise. Needs MindSpore.
+is compared with those of the bare training in the same round; each variant has several networks, because two equal ones differ by
+some percent. Printed are medians over the rounds. "no callback again" shows what is noise. Needs MindSpore.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class TensorBoardX(Callback):  # type: ignore[misc]  # MindSpore has no type inf
             self.writer.add_scalar(f"metric_{number}", loss, params.cur_step_num)
 
 
-def variants(folder: str) -> dict[str, Callable[[], list[Any]]]:
+def variants(folder: Path) -> dict[str, Callable[[], list[Any]]]:
     return {
         "no callback": list,
         "no callback again": list,
-        "Monitor()": lambda: [Monitor(log_dir=Path(folder) / "msmon", name="benchmark", responses=[])],
+        "Monitor()": lambda: [Monitor(log_dir=folder / "msmon", name="benchmark", responses=[])],
         "LossMonitor(1)": lambda: [LossMonitor(1)],
-        "tensorboardX": lambda: [TensorBoardX(f"{folder}/tensorboardx")],
-        "SummaryCollector(1)": lambda: [SummaryCollector(f"{folder}/summary", collect_freq=1)],
+        "tensorboardX": lambda: [TensorBoardX(str(folder / "tensorboardx"))],
+        "SummaryCollector(1)": lambda: [SummaryCollector(str(folder / "summary"), collect_freq=1)],
     }
 
 
@@ -99,26 +99,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mode", choices=("GRAPH", "PYNATIVE"), default="GRAPH")
     parser.add_argument("--steps", type=int, default=20, help="steps of a turn")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument(
+        "--copies", type=int, default=3, help="networks per variant: two of the same differ by some percent"
+    )
     parser.add_argument("--only", nargs="*", help="names of variants beside 'no callback'")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     ms.set_context(mode=getattr(ms, f"{arguments.mode}_MODE"), device_target="CPU")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        chosen = {
-            name: build for name, build in variants(folder).items()
+        trainings = [
+            (name, Training(build()))
+            for copy in range(arguments.copies)
+            for name, build in variants(Path(folder) / str(copy)).items()
             if name == "no callback" or not arguments.only or name in arguments.only
-        }  # fmt: skip
-        trainings = {name: Training(build()) for name, build in chosen.items()}
-        for training in trainings.values():
+        ]
+        for _, training in trainings:
             training.turn(arguments.steps)  # compiles
-        took: dict[str, list[float]] = {name: [] for name in trainings}
-        order, names = random.Random(0), list(trainings)
+        took: dict[str, list[float]] = {name: [] for name, _ in trainings}
+        order = random.Random(0)
         for _ in range(arguments.rounds):
-            order.shuffle(names)  # in a fixed order one would always follow the same neighbour
-            for name in names:
-                took[name].append(trainings[name].turn(arguments.steps))
+            order.shuffle(trainings)  # in a fixed order one would always follow the same neighbour
+            now: dict[str, list[float]] = {name: [] for name in took}
+            for name, training in trainings:
+                now[name].append(training.turn(arguments.steps))
+            for name, times in now.items():
+                took[name].append(statistics.mean(times))
         show(took, arguments)
 
 

@@ -120,7 +120,7 @@ class TapReader:
 
     def __init__(self, tap: OptimizerTap) -> None:
         self.tap = tap
-        self._calls = int(tap.calls.asnumpy())
+        self._calls = int(tap.calls.item())
         # With a fixed loss scale and drop_overflow_update=False the optimizer itself divides by it, behind the tap.
         self._unscale = 1.0 / float(getattr(tap.optimizer, "loss_scale", 1.0) or 1.0)
         self._fixed = _fixed_rates(tap.optimizer)
@@ -128,14 +128,14 @@ class TapReader:
 
     def step_begin(self) -> None:
         """Fixed rates are read here: LearningRateScheduler and its like change them at a step's end, for the next step."""
-        self._rates = [float(parameter.asnumpy()) for parameter in self._fixed]
+        self._rates = [float(parameter.item()) for parameter in self._fixed]
 
     def collect(self, *, norm: bool, rate: bool, layers: bool = False) -> dict[str, float]:
         """``grad_norm`` (global L2), ``grad_norm/<parameter>`` and ``learning_rate`` of the step just done.
 
         Further groups are ``learning_rate/group_1`` and so on. Nothing of what is measured in the tap when the optimizer was not called.
         """
-        calls = int(self.tap.calls.asnumpy())
+        calls = int(self.tap.calls.item())
         called, self._calls = calls != self._calls, calls
         found: dict[str, float] = {}
         if called:
@@ -160,7 +160,7 @@ class TapReader:
                 norms = np.sqrt(sums) * self._unscale
                 found |= dict(zip(self.tap.layers, norms.tolist(), strict=True))
         elif norm and self.tap.with_norm:
-            found["grad_norm"] = math.sqrt(self.tap.square_sum.asnumpy()) * self._unscale
+            found["grad_norm"] = math.sqrt(self.tap.square_sum.item()) * self._unscale
         return found
 
 
