@@ -41,8 +41,9 @@ class Service:
         self._receiver = receiver
         largest = MAX_PUSH_BYTES if receiver else MAX_REQUEST_BYTES
         self._waitress = waitress.create_server(
-            server, sockets=[listening], threads=THREADS, ident=None, max_request_body_size=largest
-        )
+            server, sockets=[listening], threads=THREADS, ident=None, max_request_body_size=largest,
+            asyncore_use_poll=True,  # select() fails once there are 1,024 descriptors, which a receiver of many runs has
+        )  # fmt: skip
 
     def run(self) -> None:
         """Serve until ``stop``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from monitor_core.clock import Clock
 
 #: CPU use needs a stretch of time to be measured over, and costs more to ask for than memory does.
 CPU_INTERVAL_S = 0.5
+_STATM = Path("/proc/self/statm")
 
 NO_DEVICE_MEMORY = "the device reports no memory figures (they are 0 on CPU); host_memory is recorded instead"
 
@@ -41,18 +42,18 @@ class HostUsage:
 def resident_bytes(process: psutil.Process) -> Callable[[], int]:
     """What tells this process's resident memory (bytes).
 
-    On Linux it reads an open ``statm`` again: psutil opens and parses the file anew each time, which costs twenty times as much per step.
+    On Linux it reads an open ``statm`` again: psutil opens and parses the file anew each time, at every step.
     """
-    statm = Path("/proc/self/statm")
-    if not statm.is_file():
+    if not _STATM.is_file():
         return lambda: int(process.memory_info().rss)
-    descriptor, page = os.open(statm, os.O_RDONLY | os.O_CLOEXEC), os.sysconf("SC_PAGE_SIZE")
+    descriptor, page = _open_statm(process.pid), os.sysconf("SC_PAGE_SIZE")
+    return lambda: int(os.pread(descriptor, 128, 0).split()[1]) * page
 
-    def resident() -> int:
-        return int(os.pread(descriptor, 128, 0).split()[1]) * page
 
-    weakref.finalize(resident, os.close, descriptor)
-    return resident
+@functools.cache
+def _open_statm(process_id: int) -> int:
+    """One descriptor for all Monitors of a process, for good; a forked child opens its own, as the parent's shows the parent."""
+    return os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
 
 
 class DeviceMemory:

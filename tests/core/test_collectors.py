@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import psutil
 import pytest
 
@@ -27,8 +32,36 @@ def test_host_memory_is_what_psutil_says_at_every_step() -> None:
     del block
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this platform does not list descriptors")
+def test_many_monitors_share_one_descriptor() -> None:
+    kept = [HostUsage(SystemClock())]
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept += [HostUsage(SystemClock()) for _ in range(50)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+FORKED = """
+import os
+from monitor_core.clock import SystemClock
+from monitor_core.collectors.memory import HostUsage
+mine = HostUsage(SystemClock()).collect()["host_memory"]
+child = os.fork()
+if child == 0:
+    block = bytearray(b"x" * 80_000_000)
+    print(HostUsage(SystemClock()).collect()["host_memory"] - mine, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_forked_child_sees_its_own_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 50_000_000
+
+
 def test_another_platform_asks_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "Path", lambda _: type("Nowhere", (), {"is_file": lambda self: False})())
+    monkeypatch.setattr(memory, "_STATM", Path("/nowhere"))
     assert HostUsage(SystemClock()).collect()["host_memory"] == pytest.approx(
         psutil.Process().memory_info().rss, abs=5_000_000
     )

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dashboard.receive import Receiver, safe_name
+from dashboard.receive import Receiver
+from dashboard.receive_names import safe_name
 from monitor_core.config import from_mapping
 from monitor_core.errors import FormatError
 from monitor_core.formats.payload import Payload, decode_payload, encode_payload
@@ -347,3 +348,20 @@ def test_a_payload_of_several_attempts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="another attempt"):
         Receiver(tmp_path).take(mixed)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_with_more_than_1024_descriptors_goes_on(tmp_path: Path, receiving: Callable[..., Any]) -> None:
+    """A receiver of many runs keeps many files open, and select() takes no descriptor from 1,024 on."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1500:
+        pytest.skip(f"only {hard} descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1500), hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        server = receiving(tmp_path / "received")
+        assert send(server, encode_payload(header(), records(0, 3), None)).status == 200
+        server.stop()
+    assert seqs(tmp_path / "received" / "run") == [0, 1, 2]
