@@ -31,6 +31,8 @@ from monitor_core.config import from_mapping
 from monitor_core.monitor import Recorder
 from monitor_core.writers.file import FileSystem
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
+
 def recorder(folder, **more):
     system = more.pop("file_system", None)
     one = Recorder(from_mapping({"log_dir": folder, "name": "signal", "max_file_size": 10**9, **more}), file_system=system)
