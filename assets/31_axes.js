@@ -36,8 +36,15 @@
     }, more);
   };
 
-  /** A logarithmic axis. Plotly writes powers of ten a quarter larger than other ticks. */
-  msmon.logTicks = (look) => ({ type: "log", dtick: null, exponentformat: "power", tickfont: { size: 9, color: look.faint } });
+  /**
+   * A logarithmic axis. Plotly writes powers of ten a quarter larger than other ticks, and would label all of 1 to 9 where one or two
+   * powers are shown: 1, 2 and 5 do not run into each other.
+   * @param {?number[]} range in log space
+   */
+  msmon.logTicks = function (look, range) {
+    const powers = range ? range[1] - range[0] : 0;
+    return { type: "log", dtick: powers > 0.75 && powers < 2 ? "D2" : null, exponentformat: "power", tickfont: { size: 9, color: look.faint } };
+  };
 
   /** Tick texts of units that Plotly does not know. */
   msmon.unitTicks = function (unit, range) {

@@ -26,7 +26,7 @@
     if (right && companions.length) {
       layout.margin.r = 52;
       const scale = msmon.yRange(companions, true, true);
-      layout.yaxis3 = msmon.axis(look, Object.assign({ overlaying: "y", side: "right", showgrid: false, tickmode: "auto", nticks: 4 }, msmon.logTicks(look), scale ? { range: scale } : {}));
+      layout.yaxis3 = msmon.axis(look, Object.assign({ overlaying: "y", side: "right", showgrid: false, tickmode: "auto", nticks: 4 }, msmon.logTicks(look, scale), scale ? { range: scale } : {}));
     }
     if (!main.length && !companions.length) {
       // An axis without data would show numbers that mean nothing.
@@ -45,7 +45,7 @@
       xaxis: msmon.axis(look, {
         fixedrange: false, range: msmon.xRange(), tickformat: ",d", nticks: 7, title: { text: msmon.escape(msmon.text("step")), standoff: 4, font: { size: 11, color: look.faint } },
       }),
-      yaxis: msmon.axis(look, Object.assign({ type: "linear", nticks: 6 }, panel.log ? msmon.logTicks(look) : {}, msmon.unitTicks(panel.unit, range), range ? { range, autorange: false } : {})),
+      yaxis: msmon.axis(look, Object.assign({ type: "linear", nticks: 6 }, panel.log ? msmon.logTicks(look, range) : {}, msmon.unitTicks(panel.unit, range), range ? { range, autorange: false } : {})),
       yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true, tickmode: "auto" }, // the lanes of marks
     };
   }

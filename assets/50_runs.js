@@ -65,7 +65,7 @@
   const components = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
   const make = (tag, props, ...children) => window.React.createElement(tag, props, ...children);
   components.MsmonRun = ({ data }) =>
-    make("span", { className: "ms-run", title: `${data.title} (${data.name})` }, make("span", { className: "ms-swatch", style: { background: data.colour } }), data.title);
+    make("span", { className: "ms-run", title: `${data.title} (${data.name})` }, make("span", { className: "ms-swatch", style: { background: data.colour } }), make("span", { className: "ms-run-title" }, data.title));
   components.MsmonStatus = ({ data }) => {
     const word = msmon.text(`status_${data.status}`);
     const title = data.reason ? `${word}: ${data.reason}` : word;
