@@ -23,7 +23,6 @@ from flask import Flask, Response, jsonify, request
 
 from dashboard.ingest.discover import open_regular
 from dashboard.receive_names import RECEIVED, manifest_directory, rank_directory, run_directory
-from dashboard.receive_names import safe_name as safe_name
 from dashboard.store.intervals import IntervalSet
 from monitor_core.errors import FormatError
 from monitor_core.formats import FORMATS, parse_file_name

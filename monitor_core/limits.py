@@ -10,9 +10,7 @@ DEFAULT_BUFFER_RECORDS = 4096  # about 4 MB of Python objects: a bound nobody no
 
 # --- writing ----------------------------------------------------------------------------------
 FLUSH_INTERVAL_S = 1.0  # a slow training (1 step/s) must still look live in the dashboard
-POLL_INTERVAL_S = (
-    0.02  # between looks for a full batch: not seen in a live page, and 50 looks a second cost 0.1 % of a core
-)
+POLL_INTERVAL_S = 0.02  # between looks for a full batch: not seen in a live page
 CLOSE_TIMEOUT_S = 10.0  # a hung disk must not keep a finished training from exiting
 SIGTERM_TIMEOUT_S = 5.0  # for the last records after SIGTERM; container runtimes send SIGKILL after 10 s
 RETRY_INTERVAL_S = 1.0  # pause after a failed write: a full disk is polled, not hammered

@@ -192,9 +192,10 @@ class FileWriter:
 
     def _create(self, records: Sequence[Record]) -> _Open:
         encoder = self.format.encoder(self._header, [*records, self._widest])
-        if len(encoder.begin()) > self._max_file_size // 8:  # columns that may stay empty must not take the rows' room
-            encoder = self.format.encoder(self._header, records)
         head = encoder.begin()
+        if len(head) > self._max_file_size // 8:  # columns that may stay empty must not take the rows' room
+            encoder = self.format.encoder(self._header, records)
+            head = encoder.begin()
         self._system.make_directory(self.directory)
         path, descriptor = self._claim()
         self._open = _Open(path, descriptor, encoder, len(head), head[len(head) - encoder.overlap :])

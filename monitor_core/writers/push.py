@@ -23,7 +23,6 @@ from monitor_core.formats.payload import CONTENT_TYPE, encode_payload
 from monitor_core.record import FileHeader, Record
 from monitor_core.redact import redact_endpoint
 from monitor_core.writers.post import Poster
-from monitor_core.writers.post import token_from_environment as token_from_environment
 from monitor_core.writers.spool import Spool
 
 _log = logging.getLogger("msmon")

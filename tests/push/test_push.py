@@ -17,7 +17,8 @@ from monitor_core.config import from_mapping
 from monitor_core.errors import ConfigError
 from monitor_core.monitor import Recorder
 from monitor_core.record import FileHeader, Record
-from monitor_core.writers.push import Push, token_from_environment
+from monitor_core.writers.post import token_from_environment
+from monitor_core.writers.push import Push
 
 HEADER = FileHeader("my run", 0, 1, 3, 1.7e9, "host", 7)
 TOKEN = "s3cret-token"

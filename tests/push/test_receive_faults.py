@@ -18,7 +18,8 @@ import pytest
 
 from dashboard import receive
 from dashboard.ingest.discover import discover
-from dashboard.receive import Receiver, Taken, safe_name
+from dashboard.receive import Receiver, Taken
+from dashboard.receive_names import safe_name
 from monitor_core.config import from_mapping
 from monitor_core.errors import FormatError
 from monitor_core.formats import FORMATS
