@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import tempfile
@@ -27,11 +28,15 @@ class History(RuleBasedStateMachine):
         self.seq = 0
         self.writer: FileWriter | None = None
         self.must: set[tuple[int, int]] = set()
+        self.writers: list[FileWriter] = []
         self.may: set[tuple[int, int]] = set()
         self.where: dict[Path, set[tuple[int, int]]] = {}
         logging.getLogger("msmon").disabled = True
 
     def teardown(self) -> None:
+        for writer in self.writers:  # those of dead processes too: the kernel would close their files
+            with contextlib.suppress(OSError):
+                writer.close()
         logging.getLogger("msmon").disabled = False
         shutil.rmtree(self.directory)
 
@@ -42,6 +47,7 @@ class History(RuleBasedStateMachine):
         self.seq = 0
         header = FileHeader("run", 0, 1, self.attempt, 0.0, "host", 1)
         self.writer = FileWriter(self.directory, FORMATS[name], header, size)
+        self.writers.append(self.writer)
 
     @precondition(lambda self: self.writer is not None)
     @rule(count=st.integers(1, 30), extra=st.booleans())
