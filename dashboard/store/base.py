@@ -20,6 +20,10 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+#: Gaps named per series: a file that lost every second record must not cost a list of them all at each change.
+MAX_GAPS = 100
+
+
 class SeriesKey(NamedTuple):
     """One writer's records: a run and one of its ranks."""
 
@@ -53,6 +57,15 @@ class Extent:
     """Newest value of each metric in (attempt, seq) order; NaN and infinities included."""
     missing: int
     """Records that gaps in ``seq`` show to be lost or not yet read, and those at the end of an attempt that never came."""
+
+
+class Gap(NamedTuple):
+    """Consecutive records that are lost or not yet read."""
+
+    attempt: int
+    first_seq: int
+    last_seq: int
+    """Inclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,10 @@ class Snapshot(Protocol):
 
     def extent(self, key: SeriesKey) -> Extent:
         """Raises KeyError when there is no such series."""
+        ...
+
+    def gaps(self, key: SeriesKey) -> tuple[Gap, ...]:
+        """Where the ``missing`` records of the extent are, in order; at most ``MAX_GAPS``, the newest ones."""
         ...
 
     def window(self, query: WindowQuery) -> Window:

@@ -34,6 +34,13 @@ class IntervalSet:
         highest = max(count, self._stops[-1] if self._stops else 0)
         return highest - sum(stop - start for start, stop in zip(self._starts, self._stops, strict=True))
 
+    def gaps(self, count: int = 0) -> list[tuple[int, int]]:
+        """Those numbers as half-open intervals, in order."""
+        edges = [0, *(edge for pair in zip(self._starts, self._stops, strict=True) for edge in pair)]
+        if count > edges[-1]:
+            edges.append(count)
+        return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=False) if low < high]
+
     def _add_range(self, start: int, fresh: NDArray[np.bool_]) -> None:
         """Numbers from ``start`` on, as many as ``fresh`` has places."""
         stop = start + len(fresh)

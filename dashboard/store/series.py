@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dashboard.store.base import Appended, Extent, Floats, Ints
+from dashboard.store.base import MAX_GAPS, Appended, Extent, Floats, Gap, Ints
 from dashboard.store.growing import GrowingColumn, GrowingInts
 from dashboard.store.intervals import IntervalSet
 from monitor_core.batch import Batch, Bools
@@ -48,6 +48,7 @@ class SeriesView:
     """Row numbers in (attempt, seq) order; None when that is the order of arrival."""
     cuts: tuple[Cut, ...]
     extent: Extent
+    gaps: tuple[Gap, ...]
 
 
 class Series:
@@ -100,8 +101,16 @@ class Series:
             self._timestamp.values(), {name: column.values() for name, column in self._columns.items()},
             {name: column.present() for name, column in self._columns.items()},
             {name: column.counts() for name, column in self._columns.items()}, self._order, tuple(self._cuts),
-            self._extent(rows),
+            self._extent(rows), self._gaps(),
         )  # fmt: skip
+
+    def _gaps(self) -> tuple[Gap, ...]:
+        found = [
+            Gap(attempt, first, stop - 1)
+            for attempt, seen in sorted(self._seen.items())
+            for first, stop in seen.gaps(self._expected.get(attempt, 0))
+        ]
+        return tuple(found[-MAX_GAPS:])
 
     def _fresh(self, batch: Batch) -> Bools:
         fresh = np.ones(len(batch), bool)

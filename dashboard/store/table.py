@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from dashboard.query import ordered, rows_of, window_of
-from dashboard.store.base import Appended, Extent, Floats, Ints, Rows, SeriesKey, Window, WindowQuery
+from dashboard.store.base import Appended, Extent, Floats, Gap, Ints, Rows, SeriesKey, Window, WindowQuery
 from dashboard.store.series import Series, SeriesView
 from monitor_core.batch import NO_EPOCH, Batch
 
@@ -28,6 +28,10 @@ class TableSnapshot:
     def extent(self, key: SeriesKey) -> Extent:
         """See ``Snapshot``."""
         return self._views[key].extent
+
+    def gaps(self, key: SeriesKey) -> tuple[Gap, ...]:
+        """See ``Snapshot``."""
+        return self._views[key].gaps
 
     def window(self, query: WindowQuery) -> Window:
         """See ``Snapshot``."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.store.base import SeriesKey
+from dashboard.store.base import Gap, SeriesKey
 from dashboard.store.intervals import IntervalSet
 from dashboard.store.table import TableStore
 from monitor_core.batch import from_records
@@ -32,6 +32,8 @@ def test_an_interval_set_is_a_set(parts: list[list[int]]) -> None:
             assert is_fresh == (number not in known)
             known.add(number)
     assert intervals.missing() == (max(known) + 1 - len(known) if known else 0)
+    absent = [number for low, high in intervals.gaps(30) for number in range(low, high)]
+    assert absent == [number for number in range(max([30, *(one + 1 for one in known)])) if number not in known]
     assert intervals.missing(30) == max([30, *(one + 1 for one in known)]) - len(known)
 
 
@@ -54,6 +56,10 @@ def test_gaps_in_seq_are_counted() -> None:
     store = TableStore()
     store.append(KEY, from_records([record(seq) for seq in (0, 1, 2, 10, 11)]))
     assert store.snapshot().extent(KEY).missing == 7
+    assert store.snapshot().gaps(KEY) == (Gap(1, 3, 9),)
+    store.expect(KEY, 1, 20)
+    assert store.snapshot().gaps(KEY) == (Gap(1, 3, 9), Gap(1, 12, 19))
+    store.expect(KEY, 1, 12)
     store.append(KEY, from_records([record(seq) for seq in range(3, 10)]))
     assert store.snapshot().extent(KEY).missing == 0
 
