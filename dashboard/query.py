@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboard.store.base import Floats, Ints, Rows, Segment, Window, WindowQuery
+from dashboard.store.base import ColumnRows, Floats, Ints, Rows, Segment, Window, WindowQuery
 from dashboard.store.series import Cut, SeriesView
+from monitor_core.batch import Column
 
 _EMPTY_INTS: Ints = np.empty(0, np.int64)
 _EMPTY_FLOATS: Floats = np.empty(0, np.float64)
@@ -62,22 +63,39 @@ def ordered(view: SeriesView, metric: str) -> tuple[Ints, Ints, Floats]:
     return view.attempt[rows], view.step[rows], values[rows]
 
 
-def rows_of(view: SeriesView, start: int, stop: int, metrics: Sequence[str]) -> Rows:
-    """Rows ``start`` to ``stop`` in (attempt, seq) order."""
+def columns_of(view: SeriesView, start: int, stop: int, metrics: Sequence[str]) -> ColumnRows:
+    """Rows ``start`` to ``stop`` in (attempt, seq) order, as arrays."""
     stop = min(stop, view.rows)
-    chosen = np.arange(start, stop) if view.order is None else view.order[start:stop]
-    return Rows(view.layout, view.step[chosen].tolist(), [_optional(view, metric, chosen) for metric in metrics])
+    chosen = slice(start, stop) if view.order is None else view.order[start:stop]
+    return ColumnRows(view.layout, view.step[chosen], [_column(view, metric, chosen) for metric in metrics])
 
 
-def _optional(view: SeriesView, metric: str, chosen: Ints) -> list[float | None]:
+def rows_of(view: SeriesView, start: int, stop: int, metrics: Sequence[str]) -> Rows:
+    """The same as lists."""
+    found = columns_of(view, start, stop, metrics)
+    count = len(found.step)
+    return Rows(found.layout, found.step.tolist(), [_optional(column, count) for column in found.columns])
+
+
+def _column(view: SeriesView, metric: str, chosen: slice | Ints) -> Column | None:
     values = view.values.get(metric)
     if values is None:
-        return [None] * len(chosen)
-    found: list[float | None] = [None] * len(chosen)
-    have = np.flatnonzero(chosen < len(values))
-    have = have[view.present[metric][chosen[have]]]
-    for place, value in zip(have.tolist(), values[chosen[have]].tolist(), strict=True):
-        found[place] = value
+        return None
+    present = view.present[metric]
+    lack = view.rows - len(values)
+    if lack:  # the metric has stopped before the newest rows
+        values = np.concatenate((values, np.full(lack, np.nan)))
+        present = np.concatenate((present, np.zeros(lack, bool)))
+    mask = present[chosen]
+    return Column(values[chosen], None if mask.all() else mask)
+
+
+def _optional(column: Column | None, count: int) -> list[float | None]:
+    if column is None:
+        return [None] * count
+    found: list[float | None] = column.values.tolist()
+    for row in np.flatnonzero(~column.mask()).tolist():
+        found[row] = None
     return found
 
 

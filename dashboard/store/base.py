@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor_core.batch import Batch
+from monitor_core.batch import Batch, Column
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -143,6 +143,17 @@ class Rows(NamedTuple):
     """One list per metric asked for, None where a row lacks it."""
 
 
+class ColumnRows(NamedTuple):
+    """Some rows of a series as arrays, for those who go through them in bulk."""
+
+    layout: int
+    """As ``Window.layout``."""
+    step: Ints
+    """Shape ``(n,)``."""
+    columns: list[Column | None]
+    """One per metric asked for, each of shape ``(n,)``; None where the series has no such metric."""
+
+
 class Snapshot(Protocol):
     """An immutable view of the store."""
 
@@ -171,6 +182,10 @@ class Snapshot(Protocol):
 
     def rows(self, key: SeriesKey, start: int, stop: int, metrics: Sequence[str]) -> Rows:
         """Rows ``start`` to ``stop`` (exclusive) in (attempt, seq) order, several metrics side by side."""
+        ...
+
+    def columns(self, key: SeriesKey, start: int, stop: int, metrics: Sequence[str]) -> ColumnRows:
+        """The same rows as arrays, which must not be written to; KeyError for no such series."""
         ...
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dashboard.query import ordered, rows_of, window_of
-from dashboard.store.base import Appended, Extent, Floats, Gap, Ints, Rows, SeriesKey, Window, WindowQuery
+from dashboard.query import columns_of, ordered, rows_of, window_of
+from dashboard.store.base import Appended, ColumnRows, Extent, Floats, Gap, Ints, Rows, SeriesKey, Window, WindowQuery
 from dashboard.store.series import Series, SeriesView
 from monitor_core.batch import NO_EPOCH, Batch
 
@@ -44,6 +44,10 @@ class TableSnapshot:
     def rows(self, key: SeriesKey, start: int, stop: int, metrics: Sequence[str]) -> Rows:
         """See ``Snapshot``."""
         return rows_of(self._views[key], start, stop, metrics)
+
+    def columns(self, key: SeriesKey, start: int, stop: int, metrics: Sequence[str]) -> ColumnRows:
+        """See ``Snapshot``."""
+        return columns_of(self._views[key], start, stop, metrics)
 
     def table(self, key: SeriesKey) -> pa.Table:
         """The series as an Arrow table in order of arrival: absent is null, NaN is NaN. Columns share the store's memory."""

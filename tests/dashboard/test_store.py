@@ -87,3 +87,23 @@ def test_runs_and_ranks_are_apart_and_can_be_dropped() -> None:
     assert len(before.series()) == 4
     with pytest.raises(KeyError):
         store.snapshot().extent(SeriesKey("a", 0))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rows_as_arrays_are_the_rows_as_lists(late: bool) -> None:
+    store = TableStore()
+    parts = [[record(0, loss=math.nan), record(1, other=1.0)], [record(2, loss=math.inf), record(3, loss=-0.0)]]
+    for part in reversed(parts) if late else parts:
+        store.append(KEY, from_records(part))
+    snapshot = store.snapshot()
+    for start, stop in ((0, 4), (1, 3), (2, 99), (4, 9)):
+        lists = snapshot.rows(KEY, start, stop, ["loss", "other", "none"])
+        arrays = snapshot.columns(KEY, start, stop, ["loss", "other", "none"])
+        assert (arrays.layout, arrays.step.tolist()) == (lists.layout, lists.step)
+        for column, values in zip(arrays.columns[:2], lists.columns[:2], strict=True):
+            assert column is not None
+            assert column.mask().tolist() == [value is not None for value in values]
+            shown = [str(value) for value in column.values[column.mask()].tolist()]
+            assert shown == [str(value) for value in values if value is not None]
+        assert (arrays.columns[2], lists.columns[2]) == (None, [None] * len(lists.step))
+    assert snapshot.columns(KEY, 2, 4, ["loss"]).columns[0].present is None  # type: ignore[union-attr]
