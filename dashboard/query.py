@@ -7,17 +7,20 @@ grows, so a live page needs only the bins that new rows touched, and pictures st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dashboard.store.base import ColumnRows, Floats, Ints, Rows, Segment, Window, WindowQuery
-from dashboard.store.series import Cut, SeriesView
+from dashboard.store.pyramid import KINDS, NO_ENTRIES, TRACKS, Entries, Level, entries_of, merged
+from dashboard.store.view import Cut, SeriesView
 from monitor_core.batch import Column
 
 _EMPTY_INTS: Ints = np.empty(0, np.int64)
 _EMPTY_FLOATS: Floats = np.empty(0, np.float64)
-_FIRST = np.zeros(1, np.intp)
+_FIELDS = ("first_step", "last_step", "min", "max", "first", "last", "mean", "count")
+#: Changes between usable and too wide entries that are followed one by one (a run that logs less often from some step on).
+MAX_PIECES = 8
 #: Newest stretches that a window shows. A run is resumed a few times; a log that counts steps anew in every epoch goes back
 #: thousands of times, and each stretch would cost a picture of its own that nobody could tell from the others. The page says so.
 MAX_SEGMENTS = 48
@@ -38,36 +41,41 @@ def window_of(view: SeriesView, query: WindowQuery) -> Window:
     first = view.extent.first_step if query.first_step is None else query.first_step
     last = view.extent.last_step if query.last_step is None else query.last_step
     shift = shift_for(first, last, query.columns)
-    values = view.values.get(query.metric)
-    if values is None or last < first:
+    if query.metric not in view.metrics or last < first:
         return Window(1 << shift, view.rows, view.layout, 0, 0)
-    cutter = _Cutter(view, query.metric, shift, first, last)
+    whole = first <= view.extent.first_step and last >= view.extent.last_step
     cuts = view.cuts[-MAX_SEGMENTS:]
     ghosts = _superseded(view, cuts)
     since = query.since_rows if len(cuts) < MAX_SEGMENTS else 0  # at the limit a new stretch moves all others' places
-    segments = tuple(cutter.segment(cut, ghost, since) for cut, ghost in zip(cuts, ghosts, strict=True))
+    segments: list[Segment] = []
+    points, nonfinite = view.counts[query.metric] if whole else (0, 0)
+    for cut, ghost in zip(cuts, ghosts, strict=True):
+        start, stop = view.rows_between(cut, first, last)
+        fresh = max(start, _touched_from(view, cut, shift, since))
+        tracks = Bins(view, cut, query.metric, shift).tracks(fresh if whole else start, stop)
+        if not whole:
+            counts = [int(track["count"].sum()) for track in tracks]
+            points, nonfinite = points + sum(counts), nonfinite + sum(counts[1:])
+            tracks = [_from_row(track, fresh) for track in tracks]
+        segments.append(_segment(cut.attempt, ghost, tracks))
     left_out = len(cuts) < len(view.cuts)
-    return Window(1 << shift, view.rows, view.layout, cutter.points, cutter.nonfinite, segments, left_out)
+    return Window(1 << shift, view.rows, view.layout, points, nonfinite, tuple(segments), left_out)
 
 
 def ordered(view: SeriesView, metric: str) -> tuple[Ints, Ints, Floats]:
     """``(attempt, step, value)`` of every row that has the metric, in (attempt, seq) order, at full resolution."""
-    values = view.values.get(metric)
-    if values is None:
+    column = view.column(metric, 0, view.rows)
+    if column is None:
         return _EMPTY_INTS, _EMPTY_INTS, _EMPTY_FLOATS
-    rows = np.flatnonzero(view.present[metric])
-    if view.order is not None:
-        place = np.empty(view.rows, np.int64)
-        place[view.order] = np.arange(view.rows)
-        rows = rows[np.argsort(place[rows])]
-    return view.attempt[rows], view.step[rows], values[rows]
+    rows = column.mask()
+    return view.attempt.read(0, view.rows)[rows], view.steps(0, view.rows)[rows], column.values[rows]
 
 
 def columns_of(view: SeriesView, start: int, stop: int, metrics: Sequence[str]) -> ColumnRows:
     """Rows ``start`` to ``stop`` in (attempt, seq) order, as arrays."""
-    stop = min(stop, view.rows)
-    chosen = slice(start, stop) if view.order is None else view.order[start:stop]
-    return ColumnRows(view.layout, view.step[chosen], [_column(view, metric, chosen) for metric in metrics])
+    stop = max(start, min(stop, view.rows))
+    columns = [view.column(metric, start, stop) for metric in metrics]
+    return ColumnRows(view.layout, view.steps(start, stop), columns)
 
 
 def rows_of(view: SeriesView, start: int, stop: int, metrics: Sequence[str]) -> Rows:
@@ -75,19 +83,6 @@ def rows_of(view: SeriesView, start: int, stop: int, metrics: Sequence[str]) -> 
     found = columns_of(view, start, stop, metrics)
     count = len(found.step)
     return Rows(found.layout, found.step.tolist(), [_optional(column, count) for column in found.columns])
-
-
-def _column(view: SeriesView, metric: str, chosen: slice | Ints) -> Column | None:
-    values = view.values.get(metric)
-    if values is None:
-        return None
-    present = view.present[metric]
-    lack = view.rows - len(values)
-    if lack:  # the metric has stopped before the newest rows
-        values = np.concatenate((values, np.full(lack, np.nan)))
-        present = np.concatenate((present, np.zeros(lack, bool)))
-    mask = present[chosen]
-    return Column(values[chosen], None if mask.all() else mask)
 
 
 def _optional(column: Column | None, count: int) -> list[float | None]:
@@ -104,105 +99,107 @@ def _superseded(view: SeriesView, cuts: Sequence[Cut]) -> list[int | None]:
     found: list[int | None] = []
     earliest: int | None = None
     for cut in reversed(cuts):
-        first, last = _step_at(view, cut.start), _step_at(view, cut.stop - 1)
+        first, last = view.step.at(cut.start), view.step.at(cut.stop - 1)
         found.append(max(first, earliest) if earliest is not None and earliest <= last else None)
         earliest = first if earliest is None else min(first, earliest)
     return found[::-1]
 
 
-def _step_at(view: SeriesView, place: int) -> int:
-    return int(view.step[place if view.order is None else view.order[place]])
+def _touched_from(view: SeriesView, cut: Cut, shift: int, since_rows: int) -> int:
+    """First row of the stretch whose bin holds a row from ``since_rows`` on."""
+    if since_rows <= cut.start:
+        return cut.start
+    if since_rows >= cut.stop:
+        return cut.stop
+    first = (view.step.at(since_rows) >> shift) << shift
+    return view.rows_between(cut, first, view.step.at(cut.stop - 1))[0]
 
 
-class _Cutter:
-    """Makes segments of one metric; counts the points it passed."""
-
-    def __init__(self, view: SeriesView, metric: str, shift: int, first: int, last: int) -> None:
-        self._view = view
-        self._values = view.values[metric]
-        self._present = view.present[metric]
-        self._shift = shift
-        self._first, self._last = first, last
-        self._whole = first <= view.extent.first_step and last >= view.extent.last_step
-        self.points, self.nonfinite = view.counts[metric] if self._whole else (0, 0)
-
-    def segment(self, cut: Cut, ghost: int | None, since_rows: int) -> Segment:
-        """The cut's bins; only those touched by rows from ``since_rows`` on."""
-        step, values, present = self._rows(cut)
-        low = int(np.searchsorted(step, self._first, "left"))
-        high = int(np.searchsorted(step, self._last, "right"))
-        if not self._whole:
-            self._count(values[low:high], present[low:high])
-        if since_rows > 0:
-            low = max(low, self._touched_from(cut, step, since_rows))
-        if low >= high:
-            return _empty(cut.attempt, ghost)
-        return self._bins(cut.attempt, ghost, step[low:high], values[low:high], present[low:high])
-
-    def _rows(self, cut: Cut) -> tuple[Ints, Floats, NDArray[np.bool_]]:
-        view = self._view
-        have = len(self._values)
-        if view.order is None:
-            stop = min(cut.stop, max(cut.start, have))
-            return view.step[cut.start : stop], self._values[cut.start : stop], self._present[cut.start : stop]
-        rows = view.order[cut.start : cut.stop]
-        rows = rows[rows < have]
-        return view.step[rows], self._values[rows], self._present[rows]
-
-    def _touched_from(self, cut: Cut, step: Ints, since_rows: int) -> int:
-        """Place in the cut of the first row whose bin holds a row from ``since_rows`` on."""
-        if self._view.order is not None:
-            return 0  # layout has changed or a late batch came: give the whole cut
-        fresh = max(0, since_rows - cut.start)
-        if fresh >= len(step):
-            return len(step)
-        return int(np.searchsorted(step, (int(step[fresh]) >> self._shift) << self._shift, "left"))
-
-    def _count(self, values: Floats, present: NDArray[np.bool_]) -> None:
-        points = int(np.count_nonzero(present))
-        self.points += points
-        self.nonfinite += points - int(np.count_nonzero(np.isfinite(values)))  # an absent row holds NaN
-
-    def _bins(self, attempt: int, ghost: int | None, step: Ints, values: Floats, present: NDArray[np.bool_]) -> Segment:
-        finite = np.isfinite(values)
-        bad_step, bad_value = self._nonfinite(step, values, present & ~finite)
-        if not finite.all():
-            step, values = step[finite], values[finite]
-        if not len(step):
-            return Segment(attempt, ghost, *_no_bins(), bad_step, bad_value)
-        place = step >> self._shift
-        begins = np.concatenate((_FIRST, np.flatnonzero(place[1:] != place[:-1]) + 1))
-        ends = np.append(begins[1:], len(step)) - 1
-        count = ends - begins + 1
-        return Segment(
-            attempt, ghost, step[begins], step[ends], np.minimum.reduceat(values, begins),
-            np.maximum.reduceat(values, begins), values[begins], values[ends], _means(values, begins, count), count,
-            bad_step, bad_value,
-        )  # fmt: skip
-
-    def _nonfinite(self, step: Ints, values: Floats, bad: NDArray[np.bool_]) -> tuple[Ints, Floats]:
-        """The first of each kind in each bin."""
-        if not bad.any():
-            return _EMPTY_INTS, _EMPTY_FLOATS
-        step, values = step[bad], values[bad]
-        kind = np.where(np.isnan(values), 0, np.where(values > 0, 1, 2))
-        _, rows = np.unique((step >> self._shift) * 3 + kind, return_index=True)
-        rows.sort()
-        return step[rows], values[rows]
+def _from_row(track: Entries, row: int) -> Entries:
+    """The bins from that of ``row`` on, which is the first row of its bin or of the window."""
+    return track[int(np.searchsorted(track["first_row"], row)) :]
 
 
-def _means(values: Floats, begins: NDArray[np.intp], count: NDArray[np.intp]) -> Floats:
-    with np.errstate(over="ignore", invalid="ignore"):
-        means: Floats = np.add.reduceat(values, begins) / count
-    if not np.isfinite(means).all():  # the sum of a bin is beyond the largest float: divide first
-        means = np.add.reduceat(values / np.repeat(count, count), begins)
-    return means
+def _segment(attempt: int, ghost: int | None, tracks: Sequence[Entries]) -> Segment:
+    bins = tracks[0]
+    bad_step = np.concatenate([track["first_step"] for track in tracks[1:]])
+    bad_row = np.concatenate([track["first_row"] for track in tracks[1:]])
+    bad_value = np.repeat(KINDS, [len(track) for track in tracks[1:]])
+    order = np.argsort(bad_row)
+    column = {name: np.ascontiguousarray(bins[name]) for name in _FIELDS}
+    return Segment(
+        attempt, ghost, nonfinite_step=bad_step[order], nonfinite_value=bad_value[order], **column
+    )  # fmt: skip
 
 
-def _no_bins() -> tuple[Ints, Ints, Floats, Floats, Floats, Floats, Floats, Ints]:
-    ints, floats = _EMPTY_INTS, _EMPTY_FLOATS
-    return ints, ints, floats, floats, floats, floats, floats, ints
+Levels = tuple[Level, ...]
 
 
-def _empty(attempt: int, ghost: int | None) -> Segment:
-    return Segment(attempt, ghost, *_no_bins(), _EMPTY_INTS, _EMPTY_FLOATS)
+class Bins:
+    """Finds the bins of some rows of a stretch from as few entries and rows as there may be."""
+
+    def __init__(self, view: SeriesView, cut: Cut, metric: str, shift: int) -> None:
+        self._view, self._metric, self._shift = view, metric, shift
+        fold = view.folds.get(cut.start)
+        self._folded = fold.folded if fold else cut.start
+        self._tracks = fold.tracks.get(metric, ()) if fold else ()
+        self._read: dict[tuple[int, int], tuple[Entries, ...]] = {}
+
+    def tracks(self, start: int, stop: int) -> list[Entries]:
+        """One array of entries per track, an entry for each bin that is not empty."""
+        return [self._track(number, start, stop) for number in range(TRACKS)]
+
+    def _track(self, number: int, start: int, stop: int) -> Entries:
+        levels = self._tracks[number] if self._tracks else ()
+        parts: list[Entries] = []
+        if levels:  # a track without entries has no folded rows
+            self._collect(parts, number, levels, start, min(stop, self._folded))
+        self._rows(parts, number, max(start, self._folded), stop)
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return NO_ENTRIES
+        return merged(np.concatenate(parts) if len(parts) > 1 else parts[0], self._shift)
+
+    def _collect(self, parts: list[Entries], number: int, levels: Levels, start: int, stop: int) -> None:
+        """Rows ``start`` to ``stop``, all folded, from the highest of ``levels`` that is fine enough, else from the rows."""
+        if start >= stop:
+            return
+        if not levels:
+            self._rows(parts, number, start, stop)
+            return
+        (entries, cover), below = levels[-1], levels[:-1]
+        end = min(stop, cover)
+        low = int(np.searchsorted(entries["first_row"], start))
+        high = int(np.searchsorted(entries["last_row"], end))
+        if low and entries["last_row"][low - 1] >= start:  # an entry that begins before
+            self._collect(parts, number, below, start, min(end, int(entries["last_row"][low - 1]) + 1))
+        if low < high:
+            self._usable(parts, number, below, entries[low:high])
+        if low <= high < len(entries) and entries["first_row"][high] < end:  # one that goes on behind
+            self._collect(parts, number, below, int(entries["first_row"][high]), end)
+        if below:  # what the lowest level does not cover has no values
+            self._collect(parts, number, below, max(start, cover), stop)
+
+    def _usable(self, parts: list[Entries], number: int, below: Levels, entries: Entries) -> None:
+        """Those that lie in one bin each, and what stands below the others."""
+        fits = entries["first_step"] >> self._shift == entries["last_step"] >> self._shift
+        edges = np.flatnonzero(fits[1:] != fits[:-1]) + 1
+        if len(edges) > MAX_PIECES:  # the level is too wide, only some of its entries are small by chance
+            fits, edges = np.zeros(len(fits), bool), _EMPTY_INTS
+        for first, stop in pairwise([0, *edges.tolist(), len(fits)]):
+            if fits[first]:
+                parts.append(entries[first:stop])
+            else:
+                start, end = int(entries["first_row"][first]), int(entries["last_row"][stop - 1]) + 1
+                self._collect(parts, number, below, start, end)
+
+    def _rows(self, parts: list[Entries], number: int, start: int, stop: int) -> None:
+        """Straight from the rows; all tracks usually ask for the same ones."""
+        if start >= stop:
+            return
+        if (start, stop) not in self._read:
+            column = self._view.column(self._metric, start, stop)
+            if column is None:
+                return
+            self._read[start, stop] = entries_of(self._view.steps(start, stop), column, start, self._shift)
+        parts.append(self._read[start, stop][number])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +154,25 @@ class ColumnRows(NamedTuple):
     """One per metric asked for, each of shape ``(n,)``; None where the series has no such metric."""
 
 
+class Memory(NamedTuple):
+    """What a store takes, in bytes."""
+
+    columns_bytes: int
+    """Rows in memory, slack included."""
+    pyramid_bytes: int
+    """Bins of rows at several widths, in memory."""
+    spilled_bytes: int
+    """Rows in files of the cache directory."""
+
+
+class Cache(Protocol):
+    """Where a store over its memory budget puts what is rarely asked for."""
+
+    def keep(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The same arrays, mapped from a file. Raises OSError when they cannot be kept there; then nothing has changed."""
+        ...
+
+
 class Snapshot(Protocol):
     """An immutable view of the store."""
 
@@ -209,4 +228,13 @@ class Store(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The newest state."""
+        ...
+
+    def memory_bytes(self) -> Memory:
+        """What it takes now."""
+        ...
+
+    @property
+    def spill_state(self) -> str:
+        """Why the memory budget cannot be held, in English; empty when there is nothing to say."""
         ...
