@@ -7,11 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dashboard.query as query_module
 from dashboard.overlays import Overlays
-from dashboard.query import shift_for
+from dashboard.query import MAX_SEGMENTS, shift_for
+from dashboard.store import chunks, pyramid, series
 from dashboard.store.base import Segment, SeriesKey, WindowQuery
 from dashboard.store.table import TableStore
 from monitor_core.batch import Batch, from_records
@@ -264,3 +267,146 @@ def test_the_width_is_the_smallest_power_of_two_that_fits(a: int, b: int, column
     shift = shift_for(first, last, columns)
     assert (last >> shift) - (first >> shift) + 1 <= columns
     assert shift == 0 or (last >> (shift - 1)) - (first >> (shift - 1)) + 1 > columns
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks, entries and levels of a few rows, so that small runs have all of them."""
+    for module, name, value in (
+        (chunks, "CHUNK_ROWS", 16), (chunks, "_FIRST_ROWS", 4), (series, "CHUNK_ROWS", 16), (series, "LEAST_FOLD", 8),
+        (series, "LEAST_CLOSED", 3), (pyramid, "BIN_ROWS", 3), (pyramid, "LEVEL_BITS", 1), (pyramid, "_PROMOTE", 4),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+def check_window(store: TableStore, records: list[Record], query: WindowQuery) -> None:
+    window = store.snapshot().window(query)
+    shift = window.width_steps.bit_length() - 1
+    expected = brute(records, query, shift)
+    assert [seen(segment) for segment in window.segments] == expected[-MAX_SEGMENTS:]
+    records_low, records_high = min(r.step for r in records), max(r.step for r in records)
+    stretches = stretches_of(records)
+    low = records_low if query.first_step is None else query.first_step
+    high = records_high if query.last_step is None else query.last_step
+    counted = stretches if low <= records_low and high >= records_high else stretches[-MAX_SEGMENTS:]
+    values = [r.scalars["loss"] for part in counted for r in part if low <= r.step <= high and "loss" in r.scalars]
+    assert window.points == len(values)
+    assert window.nonfinite == sum(not math.isfinite(value) for value in values)
+    for segment, stretch in zip(window.segments, stretches[-MAX_SEGMENTS:], strict=True):
+        largest = np.maximum(np.abs(segment.min), np.abs(segment.max))
+        assert (np.abs(segment.mean - means_of(stretch, query, shift)) <= 1e-12 * largest).all()
+
+
+def stretches_of(records: list[Record]) -> list[list[Record]]:
+    found: list[list[Record]] = []
+    for record in records:
+        last = found[-1][-1] if found else None
+        if last is None or last.attempt != record.attempt or record.step < last.step:
+            found.append([])
+        found[-1].append(record)
+    return found
+
+
+def means_of(stretch: list[Record], query: WindowQuery, shift: int) -> list[float]:
+    bins: dict[int, list[float]] = {}
+    for record in stretch:
+        value = record.scalars.get("loss", math.nan)
+        low = query.first_step is None or record.step >= query.first_step
+        high = query.last_step is None or record.step <= query.last_step
+        if math.isfinite(value) and low and high:
+            bins.setdefault(record.step >> shift, []).append(value)
+    return [math.fsum(value / len(values) for value in values) for _, values in sorted(bins.items())]
+
+
+@pytest.mark.usefixtures("small")
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 2**32), st.integers(1, 40), st.sampled_from(["plain", "wide", "sparse", "bad", "back", "same", "huge"]),
+    st.lists(st.integers(0, 400), max_size=8), st.booleans(), st.data(),
+)  # fmt: skip
+def test_windows_from_all_levels_equal_brute_force(
+    seed: int, columns: int, kind: str, cuts: list[int], late: bool, data: st.DataObject
+) -> None:
+    records = made_up(np.random.default_rng(seed), kind)
+    edges = sorted({0, len(records), *(cut % len(records) for cut in cuts)})
+    parts = [records[start:stop] for start, stop in pairwise(edges)]
+    store = TableStore()
+    for number in data.draw(st.permutations(range(len(parts)))) if late else range(len(parts)):
+        store.append(KEY, from_records(parts[number]))
+        if data.draw(st.booleans()):
+            store.snapshot()
+    steps = sorted(record.step for record in records)
+    bound = st.one_of(st.none(), st.integers(steps[0] - 2, steps[-1] + 2), st.sampled_from(steps))
+    first, last = data.draw(bound), data.draw(bound)
+    if first is not None and last is not None and last < first:
+        first, last = last, first
+    if (first is None or first <= steps[-1]) and (last is None or last >= steps[0]):
+        check_window(store, records, WindowQuery(KEY, "loss", columns, first, last))
+
+
+def made_up(rng: np.random.Generator, kind: str) -> list[Record]:
+    """A few hundred records of one shape, with absent, non-finite and extreme values among them."""
+    found: list[Record] = []
+    attempt, seq, step = 1, 0, int(rng.integers(-300, 300))
+    if kind == "huge":
+        step = -(2**62)
+    special = [math.nan, math.inf, -math.inf, -0.0, 0.0, 1.7e308, -1.7e308, None]
+    odds = {"bad": 0.6, "sparse": 0.02}.get(kind, 0.1)
+    for row in range(int(rng.integers(1, 300))):
+        if kind == "back" and rng.random() < 0.03:
+            step -= int(rng.integers(1, 30))
+        if rng.random() < 0.01:
+            attempt, seq = attempt + 1, 0
+        step += {"same": 0, "wide": 1 if row < 150 else 50, "huge": 2**54}.get(kind, int(rng.integers(0, 3)))
+        value = special[rng.integers(len(special))] if rng.random() < odds else float(rng.normal())
+        if kind == "sparse" and rng.random() < 0.9:
+            value = None
+        found.append(Record(seq, attempt, step, 1, 0.0, {} if value is None else {"loss": value}))
+        seq += 1
+    found.append(Record(seq, attempt, step, 1, 0.0, {"loss": 1.0}))
+    return found
+
+
+@pytest.mark.usefixtures("small")
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.sampled_from(["plain", "wide", "sparse", "bad", "back"]), st.integers(1, 30))
+def test_deltas_from_all_levels_are_the_ends_of_whole_windows(seed: int, kind: str, columns: int) -> None:
+    records = made_up(np.random.default_rng(seed), kind)
+    cut = len(records) * 2 // 3
+    store = store_of(records[:cut], [cut // 3])
+    old = store.snapshot().window(WindowQuery(KEY, "loss", columns, -400, 9000)) if cut else None
+    store.append(KEY, from_records(records[cut:]))
+    full = store.snapshot().window(WindowQuery(KEY, "loss", columns, -400, 9000))
+    delta = store.snapshot().window(WindowQuery(KEY, "loss", columns, -400, 9000, since_rows=cut))
+    assert (delta.points, delta.nonfinite) == (full.points, full.nonfinite)
+    for number, (part, whole) in enumerate(zip(delta.segments, full.segments, strict=True)):
+        had = old.segments[number] if old and number < len(old.segments) else None
+        merged = merge(had, part, full.width_steps)
+        assert merged == (whole.first_step.tolist(), whole.max.tolist(), whole.nonfinite_step.tolist())
+
+
+def test_spikes_survive_every_zoom_of_a_long_run_and_cost_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is counted, not time: what a window reads does not grow with the run."""
+    count = 1_000_000
+    values = np.random.default_rng(5).normal(0, 0.01, count)
+    spikes = np.arange(100) * 10_000 + 37
+    values[spikes] = 100.0
+    values[[123_456, 777_777]] = math.nan, math.inf
+    store = TableStore()
+    for start in range(0, count, 50_000):
+        rows = slice(start, start + 50_000)
+        store.append(KEY, steps_batch(np.arange(start, start + 50_000), values[rows], start))
+    snapshot = store.snapshot()
+    read: list[int] = []
+    plain = query_module.entries_of
+    monkeypatch.setattr(query_module, "entries_of", lambda step, *rest: read.append(len(step)) or plain(step, *rest))
+    for width in (count, count // 2, 250_000, 90_000, 20_000, 4_000, 100):
+        for first in range(0, count, max(width, count // 10)):
+            last = min(count, first + width) - 1
+            read.clear()
+            (segment,) = snapshot.window(WindowQuery(KEY, "loss", 2000, first, last)).segments
+            assert sum(read) <= 2000 * 128 + pyramid.LEAST_FOLD
+            inside = spikes[(spikes >= first) & (spikes <= last)]
+            place = np.searchsorted(segment.last_step, inside)
+            assert (segment.max[place] == 100.0).all()
+            assert segment.count.sum() + len(segment.nonfinite_step) == last - first + 1
