@@ -21,6 +21,7 @@ from dashboard.overlays import Overlays
 from dashboard.receive import Receiver, register_refusal
 from dashboard.security import guard
 from dashboard.settings import Settings
+from dashboard.store.spill import DiskCache
 from dashboard.store.table import TableStore
 from dashboard.stream import Api
 from monitor_core.limits import MAX_PUSH_BYTES
@@ -62,7 +63,8 @@ class Service:
 
 def build(settings: Settings, listening: socket.socket) -> Service:
     """Everything put together; nothing runs yet."""
-    store, overlays = TableStore(), Overlays()
+    store = TableStore(settings.memory_budget_bytes, DiskCache(settings.cache_dir))
+    overlays = Overlays()
     ingester = Ingester(settings.logdirs, store, overlays, settings.reload_interval_s)
     receiver = Receiver(settings.logdirs[0]) if settings.receive else None
     server = make_server(settings, Api(store, ingester, overlays), receiver)

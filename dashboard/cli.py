@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import sys
@@ -83,6 +84,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--inspect", action="store_true", help="print what was found and exit")
     add("--no-browser", action="store_true", help="do not open a browser")
     add("--receive", action="store_true", help="take what trainings push (http_endpoint) and write it to the first DIR")
+    add(
+        "--memory-budget",
+        metavar="SIZE",
+        help="of the records, such as 2G; above it old ones go to files (default: no limit)",
+    )
+    add(
+        "--cache-dir",
+        metavar="DIR",
+        help="for those files, outside the log directories (default: the system's temporary one)",
+    )
     add("--read-only", action="store_true", help="the default: nothing is written to the log directory")
     add("--version", action="version", version=f"msmon {__version__}")
     return parser
@@ -109,12 +120,27 @@ def _settings(arguments: argparse.Namespace) -> Settings | str:
         port = arguments.port = int(os.environ["MSMON_PORT"])
     if port is not None and not 0 <= port <= 65535:
         return f"--port {port}: expected 0 to 65535"
+    memory = _memory(arguments, roots)
+    if isinstance(memory, str):
+        return memory
     prefix = "/" + arguments.path_prefix.strip("/")
     return Settings(
         tuple(roots), host, DEFAULT_PORT if port is None else port, token, frozenset(arguments.allowed_host),
         arguments.reload_interval, prefix if prefix == "/" else prefix + "/", arguments.window_title,
-        arguments.theme, arguments.language, arguments.receive,
+        arguments.theme, arguments.language, arguments.receive, *memory,
     )  # fmt: skip
+
+
+def _memory(arguments: argparse.Namespace, roots: Sequence[Path]) -> tuple[int | None, Path | None] | str:
+    """Memory budget in bytes and cache directory, or what is wrong with them."""
+    text, cache = arguments.memory_budget, arguments.cache_dir and Path(arguments.cache_dir).expanduser()
+    found = re.fullmatch(r"(\d{1,15})([KMGT]?)(i?B)?", text or "", re.IGNORECASE)
+    if text is not None and (found is None or not int(found[1])):
+        return f"--memory-budget {text}: expected a size such as 500M or 2G"
+    if cache and any(cache.resolve().is_relative_to(root.resolve()) for root in roots):
+        return f"--cache-dir {cache}: is inside a log directory, to which nothing is written: choose another one"
+    budget = int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ") if found else None
+    return budget, cache or None
 
 
 def _check_roots(roots: Sequence[Path]) -> bool:

@@ -32,6 +32,10 @@ class Settings:
     """en, zh or auto (the browser's)."""
     receive: bool = False
     """Whether records that trainings push are written to the first log directory."""
+    memory_budget_bytes: int | None = None
+    """Of the store; None: no limit."""
+    cache_dir: Path | None = None
+    """Where rows above the budget go, in a directory of their own; None: where the system keeps temporary files."""
 
     @property
     def loopback_only(self) -> bool:

@@ -2,7 +2,7 @@
 
 Row ``r`` stands in chunk ``r // CHUNK_ROWS``. A chunk is a tuple in a list. Readers share the list: a chunk may be replaced by one that
 says the same about all rows published so far (grown, compacted, mapped from a file), and nothing below the published count is ever
-written to. Only the newest chunk has slack, at most a quarter of what is there.
+written to. Only the newest chunk has slack, little beside what is there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Chunks:
         if old is not None and len(old) >= need:
             return old
         held = 0 if old is None else len(old)
-        room = min(CHUNK_ROWS, max(need, _FIRST_ROWS, held + held // 4, self.rows // 4))
+        room = min(CHUNK_ROWS, max(need, _FIRST_ROWS, held + held // 4, self.rows // 16))
         new: NDArray[Any] = np.empty(room, dtype)
         if old is not None:
             new[:have] = old[:have]
@@ -181,6 +181,8 @@ class FloatColumn(Chunks):
 
     def append(self, start: int, values: Floats, present: Bools | None) -> None:
         """Rows from ``start`` on; rows since the last append are absent."""
+        if present is None and self._append_to_tail(start, values):
+            return
         if present is not None and not present.any():
             return
         if start // CHUNK_ROWS > self.rows // CHUNK_ROWS and self.rows % CHUNK_ROWS:
@@ -235,6 +237,17 @@ class FloatColumn(Chunks):
             mask = np.ones(held - first, bool) if mask is None else mask
             return Column(np.concatenate((values, rest.values)), np.concatenate((mask, rest.mask())))
         return Column(values, None if mask is None or mask.all() else mask)
+
+    def _append_to_tail(self, start: int, values: Floats) -> bool:
+        """The usual case: no gap, nothing absent, room in the newest chunk; whether it was that."""
+        number, first = divmod(start, CHUNK_ROWS)
+        chunk = self._chunks[number] if start == self.rows and number < len(self._chunks) else None
+        need = first + len(values)
+        if chunk is None or chunk[1] is not None or need > len(chunk[0]):
+            return False
+        chunk[0][first:need] = values
+        self.rows = start + len(values)
+        return True
 
     def _close(self, number: int, have: int) -> None:
         """The metric left off within this chunk: give back what it does not need."""

@@ -10,7 +10,7 @@ from dashboard.store.series import Series
 
 _log = logging.getLogger("msmon.store")
 _LOW_WATER = 0.9  # of the budget: so that not every append spills
-_RETRY_APPENDS = 1000  # after a failure: a full disk may have room again
+_RETRY = 1 / 32  # of the budget: growth after a failure before it is tried again, for a full disk may have room by then
 
 
 class Evictor:
@@ -25,7 +25,8 @@ class Evictor:
         self._total_bytes = 0
         self._used: dict[SeriesKey, int] = {}
         self._clock = 0
-        self._wait_appends = 0
+        self._retry_above_bytes = 0.0
+        self._told: set[str] = set()
 
     def asked(self, key: SeriesKey) -> None:
         """Somebody used the series."""
@@ -41,8 +42,10 @@ class Evictor:
         """The series has grown: see to the budget."""
         self.asked(key)
         self._measure(key, series[key])
-        self._wait_appends = max(0, self._wait_appends - 1)
-        if self._total_bytes <= self._budget_bytes or self._wait_appends:
+        if self._total_bytes <= self._budget_bytes:
+            self.state, self._retry_above_bytes = "", 0.0
+            return
+        if self._total_bytes <= self._retry_above_bytes:
             return
         try:
             for cold in sorted(series, key=lambda one: self._used.get(one, 0)):
@@ -51,12 +54,12 @@ class Evictor:
                 if self._total_bytes <= _LOW_WATER * self._budget_bytes:
                     break
         except OSError as error:
-            self._failed(f"rows stay in memory above the budget: the cache directory cannot be written: {error}")
+            self._failed("the cache directory cannot be written", f": {error}")
             return
         if self._total_bytes > self._budget_bytes:  # newest chunks and the pyramid do not go to files
-            self._failed("rows stay in memory above the budget: what is left are newest rows and the pyramid")
+            self._failed("what is left are newest rows and the pyramid")
         else:
-            self.state = ""
+            self.state, self._retry_above_bytes = "", 0.0
 
     def _spill(self, series: Series) -> None:
         found = [(column, number, array) for column in series.columns() for number, array in column.spillable()]
@@ -70,8 +73,9 @@ class Evictor:
         self._total_bytes += columns + pyramid - self._resident.get(key, 0)
         self._resident[key] = columns + pyramid
 
-    def _failed(self, reason: str) -> None:
-        if not self.state:
-            _log.warning("%s", reason)
-        self.state = reason
-        self._wait_appends = _RETRY_APPENDS
+    def _failed(self, reason: str, detail: str = "") -> None:
+        self.state = f"rows stay in memory above the budget: {reason}{detail}"
+        if reason not in self._told:
+            self._told.add(reason)
+            _log.warning("%s", self.state)
+        self._retry_above_bytes = self._total_bytes + _RETRY * self._budget_bytes

@@ -7,7 +7,9 @@ as soon as it is mapped, where the system allows that: so a process that is kill
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,16 @@ class DiskCache:
     def __init__(self, parent: Path | None = None) -> None:
         """``parent``: where the directory is made at the first use; None: where the system keeps temporary files."""
         self._parent = parent
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: str | None = None
         self._files = 0
 
     def keep(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """See ``Cache``."""
         if self._folder is None:  # removed at the end of the process
-            self._folder = tempfile.TemporaryDirectory(prefix="msmon-", dir=self._parent, ignore_cleanup_errors=True)
+            self._folder = tempfile.mkdtemp(prefix="msmon-", dir=self._parent)
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._files += 1
-        path = Path(self._folder.name) / f"{self._files}.arrow"
+        path = Path(self._folder) / f"{self._files}.arrow"
         try:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
                 for array in arrays:

@@ -103,3 +103,30 @@ def test_a_busy_port_is_an_error_when_asked_for_and_passed_over_when_not(tmp_pat
 
 def test_underscores_and_dashes_are_both_taken() -> None:
     assert cli._dashed(["--bind_all", "--path_prefix=/a_b", "x_y"]) == ["--bind-all", "--path-prefix=/a_b", "x_y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2G", 2 << 30), ("500MiB", 500 << 20), ("7k", 7 << 10), ("123", 123), ("8TB", 8 << 40)]
+)
+def test_a_memory_budget_is_a_size(tmp_path: Path, text: str, expected: int) -> None:
+    arguments = cli._parser().parse_args(
+        ["--logdir", str(tmp_path), "--memory-budget", text, "--cache-dir", "/elsewhere"]
+    )
+    settings = cli._settings(arguments)
+    assert not isinstance(settings, str)
+    assert (settings.memory_budget_bytes, settings.cache_dir) == (expected, Path("/elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--memory-budget", "much", "such as 500M"),
+        ("--memory-budget", "0", "such as 500M"),
+        ("--cache-dir", "in", "log directory"),
+    ],
+)
+def test_a_wrong_budget_or_cache_is_refused(tmp_path: Path, option: str, value: str, said: str) -> None:
+    value = str(tmp_path / value) if option == "--cache-dir" else value
+    found = cli._settings(cli._parser().parse_args(["--logdir", str(tmp_path), option, value]))
+    assert isinstance(found, str)
+    assert said in found

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import math
 import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.store.base import Gap, SeriesKey
+from dashboard.store import chunks, series
+from dashboard.store.base import Gap, SeriesKey, WindowQuery
+from dashboard.store.chunks import FloatColumn, IntColumn
 from dashboard.store.intervals import IntervalSet
+from dashboard.store.spill import DiskCache
 from dashboard.store.table import TableStore
-from monitor_core.batch import from_records
+from monitor_core.batch import Batch, Column, from_records
 from monitor_core.record import Record
 
 KEY = SeriesKey("run", 0)
@@ -107,3 +116,193 @@ def test_rows_as_arrays_are_the_rows_as_lists(late: bool) -> None:
             assert shown == [str(value) for value in values if value is not None]
         assert (arrays.columns[2], lists.columns[2]) == (None, [None] * len(lists.step))
     assert snapshot.columns(KEY, 2, 4, ["loss"]).columns[0].present is None  # type: ignore[union-attr]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+            st.lists(st.integers(-5, 5), min_size=1, max_size=20),
+            st.builds(
+                lambda a, s, n: [a + s * i for i in range(n)],
+                st.integers(-9, 9),
+                st.integers(-3, 3),
+                st.integers(1, 30),
+            ),
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 200),
+)
+def test_compact_whole_numbers_are_exact(parts: list[list[int]], keep: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_ROWS", 16)
+        column, known, views = IntColumn(), list[int](), list[int]()
+        for part in parts:
+            column.append(np.array(part, np.int64))
+            known += part
+            views.append(len(known))
+        for rows in views:
+            assert column.read(0, rows).tolist() == known[:rows]
+        assert [column.at(row) for row in range(len(known))] == known
+        assert column.cut_off(min(keep, len(known))).read(0, min(keep, len(known))).tolist() == known[:keep]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=30)), max_size=9
+    )
+)
+def test_a_column_keeps_every_bit_and_what_is_absent(parts: list[tuple[int, list[float | None]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_ROWS", 16)
+        patch.setattr(chunks, "_FIRST_ROWS", 3)
+        column, known, moments = FloatColumn(), list[float | None](), list[tuple[int, int]]()
+        for gap, part in parts:
+            known += [None] * gap
+            present = np.array([value is not None for value in part])
+            values = np.array([np.nan if value is None else value for value in part])
+            column.append(len(known), values, None if present.all() else present)
+            known += part
+            moments.append((len(known), column.rows))
+        for rows, have in moments:
+            found = column.read(0, rows, have)
+            assert found.mask().tolist() == [value is not None for value in known[:rows]]
+            bits = found.values[found.mask()].view(np.int64).tolist()
+            assert bits == np.array([value for value in known[:rows] if value is not None]).view(np.int64).tolist()
+
+
+def test_memory_per_point_is_bounded_for_short_and_long_runs() -> None:
+    for rows, most in ((1_000, 12), (70_000, 12), (300_000, 12)):
+        store = TableStore()
+        for start in range(0, rows, 1000):
+            store.append(KEY, wide_batch(start, min(rows, start + 1000)))
+        memory = store.memory_bytes()
+        assert memory.columns_bytes <= most * rows * 10
+        assert memory.pyramid_bytes <= rows * 10
+        assert memory.spilled_bytes == 0
+
+
+def wide_batch(start: int, stop: int, run: int = 1) -> Batch:
+    """Ten metrics that show in every bit which row and run they belong to."""
+    rows = np.arange(start, stop)
+    ones = np.ones(len(rows), np.int64)
+    columns = {f"m{number}": Column(rows * 0.1 + number * run) for number in range(10)}
+    return Batch(rows, ones, rows, ones, rows.astype(float), columns)
+
+
+def test_many_late_batches_are_sorted_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, sorts = TableStore(), list[int]()
+    store.append(KEY, wide_batch(100_000, 200_000))
+    plain = series.Series._cut_off
+    monkeypatch.setattr(series.Series, "_cut_off", lambda self, rows: sorts.append(rows) or plain(self, rows))
+    before = store.snapshot()
+    for start in reversed(range(0, 100_000, 1000)):
+        store.append(KEY, wide_batch(start, start + 1000))
+    after = store.snapshot()
+    assert sorts == [0]
+    assert after.columns(KEY, 0, 10**6, ["m3"]).step.tolist() == list(range(200_000))
+    assert after.column(KEY, "m3")[2].tolist() == wide_batch(0, 200_000).columns["m3"].values.tolist()
+    assert before.columns(KEY, 0, 10**6, ["m3"]).step.tolist() == list(range(100_000, 200_000))
+    assert after.extent(KEY).last["m3"] == wide_batch(199_999, 200_000).columns["m3"].values[0]
+
+
+def everything(store: TableStore, key: SeriesKey) -> list[bytes]:
+    snapshot = store.snapshot()
+    window = snapshot.window(WindowQuery(key, "m4", 300, 1000, 90_000)).segments[0]
+    columns = snapshot.columns(key, 0, 10**6, ["m0", "m9"])
+    parts = [window.min, window.mean, window.last_step, columns.step, *snapshot.column(key, "m5")]
+    parts += [column.values for column in columns.columns if column is not None]
+    return [part.tobytes() for part in parts] + [snapshot.table(key).column("m7").to_numpy().tobytes()]
+
+
+def test_what_is_above_the_budget_goes_to_files_and_answers_alike(tmp_path: Path) -> None:
+    plain, small = TableStore(), TableStore(24 << 20, DiskCache(tmp_path))
+    for run in range(1, 5):
+        for start in range(0, 200_000, 10_000):
+            for store in (plain, small):
+                store.append(SeriesKey(str(run), 0), wide_batch(start, start + 10_000, run))
+    old = small.snapshot()
+    memory = small.memory_bytes()
+    assert memory.columns_bytes + memory.pyramid_bytes <= 24 << 20
+    assert memory.spilled_bytes > 30 << 20
+    assert small.spill_state == ""
+    for run in range(1, 5):
+        assert everything(plain, SeriesKey(str(run), 0)) == everything(small, SeriesKey(str(run), 0))
+    for store in (plain, small):  # late rows among those that are in files
+        store.append(SeriesKey("1", 0), wide_batch(200_100, 200_200, 1))
+        store.append(SeriesKey("1", 0), wide_batch(200_000, 200_100, 1))
+    assert everything(plain, SeriesKey("1", 0)) == everything(small, SeriesKey("1", 0))
+    small.drop("1")
+    assert small.memory_bytes().spilled_bytes < memory.spilled_bytes
+    assert old.column(SeriesKey("1", 0), "m5")[2].tolist() == wide_batch(0, 200_000, 1).columns["m5"].values.tolist()
+
+
+def test_a_cache_that_cannot_be_written_loses_nothing_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TableStore(1 << 20, DiskCache(tmp_path / "missing"))
+    for start in range(0, 200_000, 10_000):
+        store.append(KEY, wide_batch(start, start + 10_000))
+    assert "cannot be written" in store.spill_state
+    assert sum("cannot be written" in told.getMessage() for told in caplog.records) == 1
+    assert store.snapshot().column(KEY, "m5")[2].tolist() == wide_batch(0, 200_000).columns["m5"].values.tolist()
+    assert store.memory_bytes().spilled_bytes == 0
+
+
+def test_snapshots_of_other_threads_are_whole_while_rows_arrive() -> None:
+    store, done, wrong = TableStore(), threading.Event(), list[str]()
+    store.append(KEY, wide_batch(0, 100))
+
+    def look() -> None:
+        while not done.is_set():
+            snapshot = store.snapshot()
+            rows = snapshot.extent(KEY).rows
+            found = snapshot.columns(KEY, 0, rows, ["m9"])
+            segment = snapshot.window(WindowQuery(KEY, "m9", 50)).segments[0]
+            values = found.columns[0].values  # type: ignore[union-attr]
+            if len(found.step) != rows or int(segment.count.sum()) != rows or values[-1] != (rows - 1) * 0.1 + 9:
+                wrong.append(f"{rows} {len(found.step)}")
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(100, 150_000, 100):
+        store.append(KEY, wide_batch(start, start + 100))
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
+    assert store.snapshot().extent(KEY).rows == 150_000
+
+
+def test_the_cache_directory_goes_with_the_store(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path)
+    (kept,) = cache.keep([np.arange(100_000.0)])
+    assert kept.tolist() == list(range(100_000))
+    assert len(list(tmp_path.iterdir())) == 1
+    del cache
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert kept[-1] == 99_999.0
+
+
+def test_a_full_disk_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Disk:
+        full = True
+
+        def keep(self, arrays: Sequence[Any]) -> list[Any]:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return [array.copy() for array in arrays]
+
+    disk = Disk()
+    store, told = TableStore(14 << 20, disk), list[bool]()
+    for start in range(0, 300_000, 10_000):
+        disk.full = start < 200_000
+        store.append(KEY, wide_batch(start, start + 10_000))
+        told.append("No space left" in store.spill_state)
+    assert told[19]
+    assert store.spill_state == ""
+    assert store.memory_bytes().spilled_bytes > 20 << 20
+    assert len(caplog.records) == 1
