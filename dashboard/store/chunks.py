@@ -2,7 +2,7 @@
 
 Row ``r`` stands in chunk ``r // CHUNK_ROWS``. A chunk is a tuple in a list. Readers share the list: a chunk may be replaced by one that
 says the same about all rows published so far (grown, compacted, mapped from a file), and nothing below the published count is ever
-written to. Only the newest chunk has slack, little beside what is there.
+written to. Only the newest chunk has slack, at most an eighth of what is there (a quarter within the first).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Chunks:
         if old is not None and len(old) >= need:
             return old
         held = 0 if old is None else len(old)
-        room = min(CHUNK_ROWS, max(need, _FIRST_ROWS, held + held // 4, self.rows // 16))
+        room = min(CHUNK_ROWS, max(need, _FIRST_ROWS, held + held // 4, held + self.rows // 8))
         new: NDArray[Any] = np.empty(room, dtype)
         if old is not None:
             new[:have] = old[:have]

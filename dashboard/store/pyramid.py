@@ -110,7 +110,7 @@ class Track:
     @property
     def memory_bytes(self) -> int:
         """What the levels take, with slack."""
-        return sum(block.nbytes for block in self._blocks)
+        return sum(block.nbytes for block in list(self._blocks))
 
     def _put(self, level: int, entries: Entries, cover: int) -> None:
         if level == len(self._blocks):
@@ -169,7 +169,7 @@ class Fold:
     @property
     def memory_bytes(self) -> int:
         """What the entries take."""
-        return sum(track.memory_bytes for tracks in self._tracks.values() for track in tracks)
+        return sum(track.memory_bytes for tracks in list(self._tracks.values()) for track in tracks)
 
     def _choose_width(self, step: Ints) -> None:
         """Keep the width while it suits: a run may log more or less often from some step on."""

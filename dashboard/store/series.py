@@ -98,12 +98,12 @@ class Series:
         )  # fmt: skip
 
     def memory(self) -> tuple[int, int, int]:
-        """Bytes of the columns in memory, of the pyramid, and of columns in files."""
+        """Bytes of the columns in memory, of the pyramid, and of columns in files; also while another thread takes a view."""
         columns = self.columns()
         late = sum(_batch_bytes(batch) for batch in self._late)
         return (
             sum(column.resident_bytes for column in columns) + late,
-            sum(fold.memory_bytes for fold in self._folds.values()),
+            sum(fold.memory_bytes for fold in list(self._folds.values())),
             sum(column.spilled_bytes for column in columns),
         )
 
