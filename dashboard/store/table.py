@@ -33,15 +33,18 @@ from monitor_core.batch import NO_EPOCH, Batch
 class TableSnapshot:
     """An immutable view; see ``dashboard.store.base.Snapshot``."""
 
-    def __init__(self, version: int, views: Mapping[SeriesKey, SeriesView], asked: Callable[[SeriesKey], None]) -> None:
+    def __init__(
+        self, version: int, views: Mapping[SeriesKey, SeriesView], keys: tuple[SeriesKey, ...],
+        asked: Callable[[SeriesKey], None],
+    ) -> None:  # fmt: skip
         self.version = version
         self._views = views
         self._asked = asked
-        self._sorted = tuple(sorted(views))
+        self._keys = keys
 
     def series(self) -> tuple[SeriesKey, ...]:
         """See ``Snapshot``."""
-        return self._sorted
+        return self._keys
 
     def extent(self, key: SeriesKey) -> Extent:
         """See ``Snapshot``."""
@@ -105,6 +108,7 @@ class TableStore:
         self._series: dict[SeriesKey, Series] = {}
         self._views: dict[SeriesKey, SeriesView] = {}
         self._changed: dict[SeriesKey, None] = {}
+        self._keys: tuple[SeriesKey, ...] = ()
         self._snapshot: TableSnapshot | None = None
         self._version = 0
         self._lock = threading.Lock()
@@ -139,6 +143,7 @@ class TableStore:
                 if self._evictor is not None:
                     self._evictor.forget(key)
             if gone:
+                self._keys = ()
                 self._snapshot = None
                 self._version += 1
 
@@ -149,8 +154,10 @@ class TableStore:
                 for key in self._changed:
                     self._views[key] = self._series[key].view()
                 self._changed.clear()
+                if len(self._keys) != len(self._views):
+                    self._keys = tuple(sorted(self._views))
                 asked = self._evictor.asked if self._evictor is not None else _nobody_counts
-                self._snapshot = TableSnapshot(self._version, dict(self._views), asked)
+                self._snapshot = TableSnapshot(self._version, dict(self._views), self._keys, asked)
             return self._snapshot
 
     def memory_bytes(self) -> Memory:
