@@ -232,6 +232,8 @@ class FloatColumn(Chunks):
         values = found[0][first:end].view(np.ndarray)
         values.flags.writeable = False
         mask = None if found[1] is None else found[1][first:end].view(np.ndarray)
+        if mask is not None:
+            mask.flags.writeable = False
         if end > held:  # the metric left off within the chunk
             rest = _absent(end - held)
             mask = np.ones(held - first, bool) if mask is None else mask

@@ -118,6 +118,17 @@ def test_rows_as_arrays_are_the_rows_as_lists(late: bool) -> None:
     assert snapshot.columns(KEY, 2, 4, ["loss"]).columns[0].present is None  # type: ignore[union-attr]
 
 
+def test_arrays_of_a_snapshot_cannot_be_written_to() -> None:
+    store = TableStore()
+    store.append(KEY, from_records([record(0, loss=1.0), record(1, other=1.0)]))
+    (column,) = store.snapshot().columns(KEY, 0, 2, ["loss"]).columns
+    assert column is not None
+    assert column.present is not None
+    for array in (column.values, column.present):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
 @given(
     st.lists(
         st.one_of(
