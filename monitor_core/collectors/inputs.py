@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-
-def input_shapes(element: object) -> list[list[int]]:
-    """Shape of each tensor of a data set element, in order; what has no shape is left out."""
-    return [list(map(int, part.shape)) for part in _tensors(element)]
-
-
-def input_dtypes(element: object) -> list[str]:
-    """Type of each tensor of a data set element, in order, by its plain name such as ``float32``."""
-    return [str(getattr(part, "dtype", "unknown")).lower() for part in _tensors(element)]
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 def batch_samples(element: object) -> int | None:
@@ -23,20 +13,42 @@ def batch_samples(element: object) -> int | None:
     return int(shape[0]) if isinstance(shape, Sequence) and shape else None
 
 
-class InputSignatures:
-    """Numbers the distinct sets of input shapes and types in the order of their first appearance, from 0.
+class Signature(NamedTuple):
+    """One set of input shapes and types."""
 
-    The number is a metric like any other (``input_signature``), so that every format and the dashboard carry it.
+    number: int
+    """In the order of first appearance, from 0."""
+    nested: Mapping[str, object]
+    """``input_shapes`` (shape of each tensor, in order) and ``input_dtypes`` (plain names such as ``float32``); never to be changed."""
+
+
+class InputSignatures:
+    """Numbers the distinct sets of input shapes and types.
+
+    The number is a metric like any other (``input_signature``), so that every format and the dashboard carry it. What a set looks like in
+    words is made once: the same tensors come at every step.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], int] = {}
+        self._known: dict[tuple[object, ...], Signature] = {}
 
-    def number(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int:
-        """The number of this set, a new one when it was never seen."""
-        return self._known.setdefault((*map(tuple, shapes), *dtypes), len(self._known))
+    def of(self, element: Any) -> Signature | None:
+        """The signature of a data set element; None when it holds nothing with a shape."""
+        parts = element if isinstance(element, (tuple, list)) else [element]
+        key = tuple(
+            [
+                (tuple(part.shape), str(getattr(part, "dtype", "unknown")))
+                for part in parts
+                if isinstance(getattr(part, "shape", None), Sequence)
+            ]
+        )
+        if not key:
+            return None
+        return self._known.get(key) or self._add(key)
 
-
-def _tensors(element: object) -> list[Any]:
-    parts = element if isinstance(element, (tuple, list)) else [element]
-    return [part for part in parts if isinstance(getattr(part, "shape", None), Sequence)]
+    def _add(self, key: tuple[Any, ...]) -> Signature:
+        nested = {
+            "input_shapes": [list(map(int, shape)) for shape, _ in key],
+            "input_dtypes": [dtype.lower() for _, dtype in key],
+        }
+        return self._known.setdefault(key, Signature(len(self._known), nested))

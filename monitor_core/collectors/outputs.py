@@ -20,6 +20,9 @@ def collect_outputs(outputs: object) -> dict[str, float]:
     ``outputs``: what MindSpore calls ``net_outputs``: a tensor, a number, or a tuple whose first element is the loss. Three elements with a
     boolean second are a loss-scale cell's (loss, overflow, scale). What is no number gives no metric.
     """
+    single = _single(outputs)
+    if single is not None:
+        return {"loss": single}
     parts = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     found: dict[str, float] = {}
     loss = _array(parts[0]) if parts else None
@@ -31,6 +34,15 @@ def collect_outputs(outputs: object) -> dict[str, float]:
             found["overflow"] = float(overflow.any())
             found["loss_scale"] = float(scale.reshape(()))
     return found
+
+
+def _single(outputs: object) -> float | None:
+    """The one number of a tensor: by far the most common output, and each question to a tensor costs at every step."""
+    try:
+        raw = outputs.item()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # a tuple, or not exactly one element
+        return None
+    return float(raw) if isinstance(raw, (float, int)) else None
 
 
 def _array(value: object) -> NDArray[Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from monitor_core.clock import Clock
-from monitor_core.collectors.inputs import InputSignatures, batch_samples, input_dtypes, input_shapes
+from monitor_core.collectors.inputs import InputSignatures, batch_samples
 from monitor_core.collectors.memory import DeviceMemory, HostUsage
 from monitor_core.collectors.outputs import ABSENT_OUTPUTS, collect_outputs
 from monitor_core.collectors.timing import StepTimer
@@ -79,11 +79,11 @@ class StepCollector:
 
     def _inputs(self, element: object, scalars: dict[str, float]) -> Mapping[str, object]:
         """Adds ``input_signature`` to the scalars; gives shapes and types as nested values."""
-        shapes, dtypes = input_shapes(element), input_dtypes(element)
-        if not shapes:
+        signature = self._signatures.of(element)
+        if signature is None:
             return NO_NESTED
-        scalars["input_signature"] = float(self._signatures.number(shapes, dtypes))
-        return {"input_shapes": shapes, "input_dtypes": dtypes}
+        scalars["input_signature"] = float(signature.number)
+        return signature.nested
 
     def memory(self, options: Mapping[str, bool]) -> dict[str, float]:
         """Memory of device and process, and CPU use."""

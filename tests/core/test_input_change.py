@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from monitor_core.collectors.inputs import InputSignatures, input_dtypes, input_shapes
+from monitor_core.collectors.inputs import InputSignatures
 from monitor_core.detectors import REGISTRY
 from monitor_core.detectors.texts import describe
 
@@ -14,21 +14,18 @@ def tensor(*shape: int, dtype: str = "Float32") -> SimpleNamespace:
 
 
 def test_shapes_and_types_are_plain_values() -> None:
-    element = [tensor(4, 3), tensor(4, dtype="Int32"), "no tensor"]
-    assert input_shapes(element) == [[4, 3], [4]]
-    assert input_dtypes(element) == ["float32", "int32"]
+    signature = InputSignatures().of([tensor(4, 3), tensor(4, dtype="Int32"), "no tensor"])
+    assert signature is not None
+    assert signature.nested == {"input_shapes": [[4, 3], [4]], "input_dtypes": ["float32", "int32"]}
+    assert InputSignatures().of(["no tensor"]) is None
 
 
 def test_each_distinct_set_has_its_own_number() -> None:
     signatures = InputSignatures()
-    sets = [
-        ([[4, 3]], ["float32"]),
-        ([[2, 3]], ["float32"]),
-        ([[4, 3]], ["float16"]),
-        ([[4, 3]], ["float32"]),
-        ([[4], [3]], ["float32"] * 2),
-    ]
-    assert [signatures.number(shapes, dtypes) for shapes, dtypes in sets] == [0, 1, 2, 0, 3]
+    elements = [
+        tensor(4, 3), [tensor(2, 3)], [tensor(4, 3, dtype="Float16")], [tensor(4, 3)], [tensor(4), tensor(3)],
+    ]  # fmt: skip
+    assert [found.number for element in elements if (found := signatures.of(element))] == [0, 1, 2, 0, 3]
 
 
 def test_a_set_never_seen_is_told_at_its_first_step_and_once() -> None:
